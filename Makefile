@@ -131,7 +131,10 @@ bench: build ## Compare speed side by side: direct, fenced, PgBouncer
 bench-compare: ## Compare the speed of this tree with that of a commit: BASE=<commit>
 	@test -n "$(BASE)" || { echo "which commit? make bench-compare BASE=<commit>"; exit 2; }
 	scripts/install-servers --all
-	$(GO) run ./bench -compare $(BASE) $(BENCHFLAGS)
+	git worktree add --force --detach .cache/base $(BASE)
+	(cd .cache/base && $(GO) build -ldflags=-w -o ../base-wirefence ./cmd/wirefence); status=$$?; \
+	  git worktree remove --force .cache/base; exit $$status
+	$(GO) run ./bench -compare .cache/base-wirefence $(BENCHFLAGS)
 
 ##@ Tests that take longer, or need more
 

@@ -6,198 +6,152 @@ import (
 	"strings"
 )
 
+// goal is a figure that is to be reached in all its cases.
+type goal struct {
+	text     string
+	most     bool // the figure may be at most want, else must be at least that
+	want     float64
+	figure   figure
+	work     string
+	only     string   // what the setting of a case has, such as prepared/16
+	ways     []string // nil: all
+	against  string   // the way that the others are compared with; "" compares with none
+	subtract bool     // compared by difference, not as a ratio
+}
+
+var (
+	bothFences = []string{byComment, byVariable}
+	throughIt  = []string{viaProxy}
+)
+
+// goals are those of the project, in its order.
+var goals = []goal{
+	{"fenced insert: rate against unfenced through the proxy", false, 0.97, tps, "insert", "", bothFences, viaProxy, false},
+	{"… against unfenced through PgBouncer", false, 0.95, tps, "insert", "", bothFences, viaBouncer, false},
+	{"… against fencing by the application, direct", false, 7, tps, "insert", "", bothFences, application, false},
+	{"fenced select: rate against unfenced through the proxy", false, 0.97, tps, "select", "", bothFences, viaProxy, false},
+	{"… against unfenced through PgBouncer", false, 0.95, tps, "select", "", bothFences, viaBouncer, false},
+	{"guarded insert, direct: rate against not guarded", false, 0.78, tps, "guards", "", []string{direct + guarded}, direct, false},
+	{"guarded insert, proxy, by session variable: rate against not guarded", false, 0.85, tps, "guards", "", []string{byVariable + guarded}, byVariable, false},
+	{"… by comment", false, 0.85, tps, "guards", "", []string{byComment + guarded}, byComment, false},
+	{"insert, every transaction checked (`WIREFENCE_HOLD=0`), by session variable: rate against held", false, 0.85, tps, "guards", "", []string{checkVar}, byVariable, false},
+	{"… by comment", false, 0.85, tps, "guards", "", []string{checkComment}, byComment, false},
+	{"row-fenced completion of a job: rate against unfenced", false, 0.75, tps, "completion", "", bothFences, viaProxy, false},
+	{"1,000 row fences in one transaction: ms added, which are µs for each", true, 6, p50, "claims", "", []string{byComment}, viaProxy, true},
+	{"1,000 rows into a table that is guarded by them: rate against not guarded", false, 0.8, tps, "claims", "", []string{byComment + guarded}, byComment, false},
+	{"isolated fenced statement: p50 against unfenced", true, 1.05, p50, "isolated", "", bothFences, viaProxy, false},
+	{"… round trips to the server, against unfenced", true, 1, trips, "trips", "", bothFences, viaProxy, false},
+	{"first fenced statement of a session: p50 beyond an unfenced one, ms", true, 1.5, p50, "first statement", "", bothFences, viaProxy, true},
+	{"login: time against PgBouncer's with a new server connection", true, 1.3, login, "login", "", throughIt, viaBouncer, false},
+	{"unfenced select, prepared, 16 clients: rate against PgBouncer", false, 1, tps, "select", "prepared/16", throughIt, viaBouncer, false},
+	{"… CPU against PgBouncer", true, 1.1, cpu, "select", "prepared/16", throughIt, viaBouncer, false},
+	{"… with TLS to the server: rate", false, 1, tps, "select with TLS to the server", "", throughIt, viaBouncer, false},
+	{"… with TLS to the server: CPU", true, 1, cpu, "select with TLS to the server", "", throughIt, viaBouncer, false},
+	{"takeover against busy sessions: p99, ms", true, 100, p99, "takeover", "", []string{crowds[0].name, crowds[1].name}, "", false},
+	{"takeover against a frozen proxy with idle sessions: worst, ms", true, 500, worst, "takeover", "", []string{crowds[2].name}, "", false},
+	{"… with an open transaction: worst beyond `preempt_after`, ms", true, 100, beyond, "takeover", "", []string{crowds[3].name}, "", false},
+	{"large text or answer: time for each byte, of that of an eighth", true, 1.5, growingTime, "texts", "", nil, "", false},
+	{"… memory for each byte, of that of an eighth", true, 1.5, growingBytes, "texts", "", nil, "", false},
+	{"… a neighbour's worst wait, ms", true, 20, neighbour, "texts", "", nil, "", false},
+	{"idle connections of a sidecar to PostgreSQL", true, 2, connections, "sessions", "", nil, "", false},
+	{"allocations per exchange in the protocol core", true, 0, allocations, "core", "", nil, "", false},
+	{"memory of an idle session, plaintext, KiB", true, 10, idleKiB, "sessions", "", []string{"proxy"}, "", false},
+	{"acquire and release on Redis: rate against redislock", false, 1, leases, "leases", "", []string{"lock client"}, "bsm/redislock", false},
+	{"… against rueidislock", false, 1, leases, "leases", "", []string{"lock client"}, "rueidislock", false},
+}
+
 // outcome is what one case of a goal came to.
 type outcome struct {
-	name string
-	got  spread
+	row row
+	got spread
 }
 
-// verdict is a goal and what was reached.
-type verdict struct {
-	goal  string
-	want  string
-	cases []outcome
-	worst outcome
-	short int // how many cases fall short
+// outcomes are the cases of a goal that were measured.
+func (b *book) outcomes(g goal) (all []outcome) {
+	for _, r := range b.of(g.work) {
+		if g.ways != nil && !slices.Contains(g.ways, r.way) || !strings.HasSuffix(r.setting(), g.only) {
+			continue
+		}
+		got := b.spread(r, g.figure)
+		if g.against != "" {
+			got = b.against(r, g.against, g.figure, g.subtract)
+		}
+		if !got.none() {
+			all = append(all, outcome{r, got})
+		}
+	}
+	return all
 }
 
-func (v verdict) String() string {
+// verdict is a line of the table of goals: the worst case, and in how many it falls short.
+func (g goal) verdict(cases []outcome) (line string, missed bool) {
+	worst, short := cases[0], 0
+	for _, c := range cases {
+		if x, y := c.got.median, worst.got.median; g.most && x > y || !g.most && x < y {
+			worst = c
+		}
+		if x := c.got.median; g.most && x > g.want || !g.most && x < g.want {
+			short++
+		}
+	}
+	sign, result, where := "≥", "reached", ""
+	if g.most {
+		sign = "≤"
+	}
+	if len(cases) > 1 {
+		where = worst.row.String()
+	}
 	switch {
-	case v.short == 0:
-		return "reached"
-	case len(v.cases) == 1:
-		return "**falls short**"
+	case short > 0 && len(cases) > 1:
+		result = fmt.Sprintf("**falls short** in %d of %d", short, len(cases))
+	case short > 0:
+		result = "**falls short**"
 	}
-	return fmt.Sprintf("**falls short** in %d of %d", v.short, len(v.cases))
+	return fmt.Sprintf("| %s | %s %v | %s | %s | %s |", g.text, sign, g.want, worst.got, where, result), short > 0
 }
 
-// reached is the worst case.
-func (v verdict) reached() string {
-	if v.worst.name == "" {
-		return v.worst.got.String()
-	}
-	return v.worst.got.String() + ": " + v.worst.name
+// cost is what a user adds, and what that costs by the figures of goals, or of what has none.
+type cost struct {
+	of, text string
+	is       []goal
 }
 
-func atLeast(goal string, want float64, cases ...outcome) verdict {
-	return judged(goal, "≥ "+short(want), cases, func(x float64) bool { return x >= want }, func(x, y float64) bool { return x < y })
+var costs = []cost{
+	{"the proxy, instead of PgBouncer", "%s of PgBouncer's rate for inserts, %s for selects", []goal{
+		{figure: tps, work: "insert", ways: throughIt, against: viaBouncer}, {figure: tps, work: "select", ways: throughIt, against: viaBouncer}}},
+	{"the proxy, instead of a direct connection", "%s of that rate for inserts, %s for selects", []goal{
+		{figure: tps, work: "insert", ways: throughIt, against: direct}, {figure: tps, work: "select", ways: throughIt, against: direct}}},
+	{"a fence, in a busy session", "%s of the proxy's rate without one for inserts, %s for selects", []goal{
+		{figure: tps, work: "insert", ways: bothFences, against: viaProxy}, {figure: tps, work: "select", ways: bothFences, against: viaProxy}}},
+	{"a fence, on a statement after a pause", "%s times the proxy's latency without one (p50), with %s round trips to the server", []goal{
+		{figure: p50, work: "isolated", ways: bothFences, against: viaProxy}, {figure: trips, work: "trips", ways: bothFences}}},
+	{"a fence by code of your own, instead", "%s of a direct connection's rate for inserts", []goal{
+		{figure: tps, work: "insert", ways: []string{application}, against: direct}}},
+	{"a guard on a table", "%s of a direct connection's rate for inserts", []goal{
+		{figure: tps, work: "guards", ways: []string{direct + guarded}, against: direct}}},
+	{"a takeover", "the next holder waits %s ms for busy sessions (p99), and %s ms at worst for a frozen proxy with idle ones", []goal{
+		{figure: p99, work: "takeover", ways: []string{crowds[0].name, crowds[1].name}}, {figure: worst, work: "takeover", ways: []string{crowds[2].name}}}},
+	{"a session", "%s KiB when idle; a login of %s ms instead of %s", []goal{
+		{figure: idleKiB, work: "sessions", ways: []string{"proxy"}}, {figure: login, work: "login", ways: throughIt}, {figure: login, work: "login", ways: []string{direct}}}},
 }
 
-func atMost(goal string, want float64, cases ...outcome) verdict {
-	return judged(goal, "≤ "+short(want), cases, func(x float64) bool { return x <= want }, func(x, y float64) bool { return x > y })
-}
-
-// judged compares medians, of which there must be one.
-func judged(goal, want string, cases []outcome, reached func(float64) bool, worse func(x, y float64) bool) verdict {
-	v := verdict{goal: goal, want: want, cases: cases}
-	for i, c := range cases {
-		if i == 0 || worse(c.got.median, v.worst.got.median) {
-			v.worst = c
+// line is a row of the table of costs; "" if a part was not measured.
+func (b *book) line(c cost) string {
+	var values []any
+	for _, g := range c.is {
+		cases := b.outcomes(g)
+		if len(cases) == 0 {
+			return ""
 		}
-		if !reached(c.got.median) {
-			v.short++
+		low, high := cases[0].got.median, cases[0].got.median
+		for _, o := range cases {
+			low, high = min(low, o.got.median), max(high, o.got.median)
 		}
-	}
-	return v
-}
-
-// single is a figure of which there is one in a run.
-func single(x float64) outcome { return outcome{got: spread{x, x, x}} }
-
-// goalClients are the numbers of clients that the goals speak of.
-var goalClients = []int{16, 64}
-
-// against compares ways of a workload with another one, in every protocol and with
-// each of the numbers of clients. What wasn't measured is left out.
-func (b *book) against(workload string, clients []int, ways []string, other string, of func(sample) float64) (all []outcome) {
-	for _, n := range clients {
-		for _, protocol := range protocols {
-			for _, way := range ways {
-				x, y := b.results.of(workload, protocol, n, way), b.results.of(workload, protocol, n, other)
-				if x != nil && y != nil {
-					all = append(all, outcome{fmt.Sprintf("%s, %d clients, %s", protocol, n, way), ratio(x, y, of)})
-				}
-			}
+		between := number(low)
+		if number(high) != between {
+			between += "–" + number(high)
 		}
+		values = append(values, between)
 	}
-	return all
-}
-
-// verdicts compares what was measured with what is to be reached. Goals of which
-// nothing was measured are left out.
-func (b *book) verdicts() (all []verdict) {
-	fenced := []string{byComment, byVariable}
-	hop := func(workload string, of func(sample) float64) []outcome {
-		return b.against(workload, goalClients, []string{viaProxy}, viaBouncer, of)
-	}
-	// The simple protocol is no part of these.
-	prepared := func(all []outcome) []outcome {
-		return slices.DeleteFunc(all, func(o outcome) bool { return !strings.HasPrefix(o.name, "prepared") })
-	}
-	for _, v := range []verdict{
-		atLeast("fenced insert: tps against unfenced through the proxy", 0.97, b.against("insert", goalClients, fenced, viaProxy, tps)...),
-		atLeast("fenced insert: tps against unfenced through PgBouncer", 0.95, b.against("insert", goalClients, fenced, viaBouncer, tps)...),
-		atLeast("fenced insert: tps against fencing by the application, direct", 7, b.against("insert", goalClients, fenced, application, tps)...),
-		atLeast("fenced select: tps against unfenced through the proxy", 0.97, b.against("select", goalClients, fenced, viaProxy, tps)...),
-		atMost("isolated fenced statement: p50 against unfenced through the proxy", 1.1, b.isolatedRatios(fenced)...),
-		atMost("isolated fenced statement: round trips between proxy and server", 1, b.isolatedTrips(fenced)...),
-		atLeast("unfenced select, prepared: tps against PgBouncer", 1, prepared(hop("select", tps))...),
-		atMost("unfenced select, prepared: CPU time per query against PgBouncer", 1, prepared(hop("select", cpu))...),
-		atLeast("the same with TLS to the server: tps", 1, hop("tls-select", tps)...),
-		atMost("the same with TLS to the server: CPU time", 1.1, hop("tls-select", cpu)...),
-		atLeast("the same with TLS on both sides: tps", 1, hop("tls-both-select", tps)...),
-		atMost("the same with TLS on both sides: CPU time", 1.1, hop("tls-both-select", cpu)...),
-		atLeast("fenced insert with TLS to the server: tps against unfenced through the proxy", 0.97, b.against("tls-insert", goalClients, fenced, viaProxy, tps)...),
-		atLeast("guarded insert through the proxy, both checked: tps against not guarded", 0.85, b.guardRatios()...),
-	} {
-		if len(v.cases) > 0 {
-			all = append(all, v)
-		}
-	}
-	all = append(all, b.firstVerdicts()...)
-	all = append(all, b.rowVerdicts()...)
-	all = append(all, b.takeoverVerdicts()...)
-	for _, m := range []struct {
-		kind, goal string
-		want       float64
-	}{
-		{string(wirefence), "memory of an idle session, KiB", 10}, {proxyBothTLS, "memory of an idle session with TLS on both sides, KiB", 48},
-	} {
-		if cost := b.sessions[m.kind]; cost != nil {
-			all = append(all, atMost(m.goal, m.want, single(float64(cost.idleBytes)/1024)))
-		}
-	}
-	if x, y := b.copies[bouncerBothTLS], b.copies[proxyBothTLS]; x != nil && y != nil {
-		all = append(all, atLeast("COPY of 1 GiB with TLS on both sides: rate against PgBouncer", 1,
-			outcome{"in", ratios(x.in, y.in)}, outcome{"out", ratios(x.out, y.out)}))
-	}
-	all = append(all, b.leaseVerdicts()...)
-	if len(b.core) > 0 {
-		var cases []outcome
-		for _, r := range b.core {
-			cases = append(cases, outcome{r.name, single(float64(r.allocs)).got})
-		}
-		all = append(all, atMost("allocations of the protocol core per exchange", 0, cases...))
-	}
-	return all
-}
-
-// isolatedRatios compares latencies.
-func (b *book) isolatedRatios(ways []string) (all []outcome) {
-	for _, statement := range isolatedStatements {
-		g := isolatedGroup(statement.name, "")
-		for _, c := range b.against(g.workload.name, []int{isolatedClients}, ways, viaProxy, nanoseconds(p50)) {
-			all = append(all, outcome{statement.name + ", " + c.name, c.got})
-		}
-	}
-	return all
-}
-
-func (b *book) isolatedTrips(ways []string) (all []outcome) {
-	for _, way := range ways {
-		if t, ok := b.trips[way]; ok {
-			all = append(all, outcome{way, single(t.each()).got})
-		}
-	}
-	return all
-}
-
-// guardRatios compares guarded inserts where the proxy has no holds.
-func (b *book) guardRatios() (all []outcome) {
-	for _, way := range []string{guardedCheckedComment, guardedCheckedVariable} {
-		all = append(all, b.against(guardInserts.name, goalClients, []string{way}, unguardedAs[way], tps)...)
-	}
-	return all
-}
-
-func (b *book) takeoverVerdicts() (all []verdict) {
-	t := b.takeovers
-	if t == nil {
-		return nil
-	}
-	var busy []outcome
-	for _, c := range crowds {
-		if times := t.busy[c]; len(times) > 0 {
-			busy = append(busy, outcome{c.String(), single(percentile(times, 99).Seconds()).got})
-		}
-	}
-	return append(all,
-		atMost("takeover against busy sessions: p99, s", 0.1, busy...),
-		atMost("takeover against a frozen proxy with idle sessions: worst, s", 0.6, single(percentile(t.frozen, 100).Seconds())),
-		atMost("takeover against a frozen proxy with an open transaction: worst beyond preempt_after, s", 0.1,
-			single((percentile(t.open, 100)-preemptAfter).Seconds())))
-}
-
-func (b *book) leaseVerdicts() []verdict {
-	l := b.leases
-	if l == nil {
-		return nil
-	}
-	against := func(other int) outcome {
-		return outcome{l.Ways[other].Name, spreadOf(ratesAgainst(l, lockClient, other))}
-	}
-	return []verdict{
-		atLeast("acquire and release on Redis: rate against the bare scripts", 0.8, outcome{"", against(bareScripts).got}),
-		atLeast("acquire and release on Redis: rate against other libraries", 1, against(redislock), against(rueidislock)),
-	}
+	return fmt.Sprintf("| %s | %s |", c.of, fmt.Sprintf(c.text, values...))
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,97 +14,98 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
 // load is one run of pgbench.
 type load struct {
-	host     string
-	port     int
-	database string
-	script   string // file
-	protocol string // simple, extended, prepared
-	clients  int
-	seconds  int    // that count
-	fence    string // value of the session variable; "" sets none
-	tls      bool
-	// variables of the script, as name=value.
-	variables []string
+	port                   int
+	database, user, script string // script is a file; user is postgres unless it is named
+	protocol               string // simple or prepared
+	clients, seconds       int    // seconds that count
+	fence                  string // value of the session variable; "" sets none
+	tls                    bool
+	more                   []string // further arguments
 }
 
-// sample is what one run brought.
-type sample struct {
-	tps           float64
-	p50, p95, p99 time.Duration
-	transactions  int
-	cpu           time.Duration // of the process between, per transaction
-	instructions  float64       // of the same; 0 where the kernel doesn't count them
-	busy          bool          // with other work before the run, or robbed of time in it
-}
-
-var (
-	processedLine = regexp.MustCompile(`(?m)^number of transactions actually processed: (\d+)`)
-	failedLine    = regexp.MustCompile(`(?m)^number of failed transactions: (\d+)`)
-)
-
-// run runs pgbench and reads its result and its log of every transaction.
-func (l load) run(ctx context.Context) (sample, error) {
-	dir, err := os.MkdirTemp("", "wf-bench-")
-	if err != nil {
-		return sample{}, err
-	}
-	defer os.RemoveAll(dir)
+func (l load) command(ctx context.Context) (*exec.Cmd, error) {
 	path, err := pgbenchPath()
 	if err != nil {
-		return sample{}, err
+		return nil, err
 	}
-	args := []string{"-n", "-l", "--log-prefix", filepath.Join(dir, "log"),
-		"-h", l.host, "-p", strconv.Itoa(l.port), "-U", "postgres", "-M", l.protocol, "-f", l.script,
-		"-c", strconv.Itoa(l.clients), "-j", strconv.Itoa(min(2, l.clients)), "-T", strconv.Itoa((l.seconds*3 + 1) / 2)}
-	for _, v := range l.variables {
-		args = append(args, "-D", v)
+	sslmode := "disable"
+	if l.tls {
+		sslmode = "require"
 	}
-	cmd := exec.CommandContext(ctx, path, append(args, l.database)...)
-	cmd.Env = append(os.Environ(), "PGSSLMODE="+sslmode(l.tls), "PGGSSENCMODE=disable", "PGOPTIONS=")
+	cmd := exec.CommandContext(ctx, path, slices.Concat([]string{
+		"-n", "-h", "127.0.0.1", "-p", strconv.Itoa(l.port), "-U", cmp.Or(l.user, "postgres"), "-M", l.protocol, "-f", l.script,
+		"-c", strconv.Itoa(l.clients), "-j", strconv.Itoa(min(2, l.clients)), "-T", strconv.Itoa((l.seconds*3 + 1) / 2),
+	}, l.more, []string{l.database})...)
+	cmd.Env = append(os.Environ(), "PGSSLMODE="+sslmode, "PGGSSENCMODE=disable", "PGOPTIONS=")
 	if l.fence != "" {
 		cmd.Env = append(cmd.Env, "PGOPTIONS=-c wirefence.token="+l.fence)
+	}
+	return cmd, nil
+}
+
+// run runs pgbench and reads its result and its log of every transaction. It returns how
+// many there were, too.
+func (l load) run(ctx context.Context) (s sample, transactions float64, err error) {
+	dir, err := os.MkdirTemp("", "wf-bench-")
+	if err != nil {
+		return nil, 0, err
+	}
+	defer os.RemoveAll(dir)
+	l.more = append(slices.Clone(l.more), "-l", "--log-prefix", filepath.Join(dir, "log"))
+	cmd, err := l.command(ctx)
+	if err != nil {
+		return nil, 0, err
 	}
 	var out, complaints bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaints
 	if err := cmd.Run(); err != nil {
-		return sample{}, fmt.Errorf("pgbench: %w\n%s", err, complaints.Bytes())
+		return nil, 0, fmt.Errorf("pgbench: %w\n%s", err, complaints.Bytes())
 	}
-	s, err := parseResult(out.Bytes())
+	transactions, connecting, err := parseResult(out.String())
 	if err != nil {
-		return sample{}, err
+		return nil, 0, err
 	}
 	logged, err := readLogs(dir)
 	if err != nil {
-		return sample{}, err
+		return nil, 0, err
 	}
-	var latencies []time.Duration
-	if s.tps, latencies, err = steady(logged); err != nil {
-		return sample{}, err
+	rate, latencies, err := steady(logged)
+	if err != nil {
+		return nil, 0, err
 	}
-	s.p50, s.p95, s.p99 = percentile(latencies, 50), percentile(latencies, 95), percentile(latencies, 99)
-	return s, nil
+	s = latency(latencies)
+	s[tps] = rate
+	if connecting > 0 {
+		s[login] = connecting + s[p50]
+	}
+	return s, transactions, nil
 }
 
-func parseResult(out []byte) (s sample, err error) {
-	processed := processedLine.FindSubmatch(out)
-	if processed == nil {
-		return s, fmt.Errorf("unexpected output of pgbench:\n%s", out)
+var outputLine = regexp.MustCompile(`(?m)^(number of transactions actually processed|number of failed transactions|average connection time)[:=\s]+([0-9.]+)`)
+
+// parseResult returns the number of transactions, and with -C the mean time of a
+// connection in milliseconds.
+func parseResult(out string) (transactions, connecting float64, err error) {
+	figures := map[string]float64{}
+	for _, m := range outputLine.FindAllStringSubmatch(out, -1) {
+		if figures[m[1]], err = strconv.ParseFloat(m[2], 64); err != nil {
+			return 0, 0, err
+		}
 	}
-	if failed := failedLine.FindSubmatch(out); failed != nil && string(failed[1]) != "0" {
-		return s, fmt.Errorf("%s transactions failed", failed[1])
+	transactions = figures["number of transactions actually processed"]
+	switch failed := figures["number of failed transactions"]; {
+	case failed > 0:
+		return 0, 0, fmt.Errorf("%v transactions failed", failed)
+	case transactions == 0:
+		return 0, 0, fmt.Errorf("pgbench made no transaction:\n%s", out)
 	}
-	if s.transactions, err = strconv.Atoi(string(processed[1])); err != nil {
-		return s, err
-	}
-	if s.transactions == 0 {
-		return s, errors.New("pgbench made no transaction")
-	}
-	return s, nil
+	return transactions, figures["average connection time"], nil
 }
 
 // transaction is a line of pgbench's log.
@@ -113,19 +115,18 @@ type transaction struct {
 }
 
 // readLogs returns what is in pgbench's logs, of which each thread writes one.
-func readLogs(dir string) ([]transaction, error) {
+func readLogs(dir string) (all []transaction, err error) {
 	names, err := filepath.Glob(filepath.Join(dir, "log.*"))
 	if err != nil {
 		return nil, err
 	}
-	var all []transaction
 	for _, name := range names {
 		file, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
 		for lines := bufio.NewScanner(file); lines.Scan(); {
-			if line, ok := parseLogged(lines.Bytes()); ok {
+			if line, ok := parseLogged(lines.Text()); ok {
 				all = append(all, line)
 			}
 		}
@@ -134,28 +135,23 @@ func readLogs(dir string) ([]transaction, error) {
 	return all, nil
 }
 
-// parseLogged reads the third, fifth and sixth field of a log's line: microseconds,
-// and seconds and microseconds since 1970 (documentation, pgbench, "Per-Transaction
-// Logging").
-func parseLogged(line []byte) (transaction, bool) {
-	fields := bytes.Fields(line)
-	if len(fields) < 6 {
-		return transaction{}, false
-	}
-	var n [3]int64
-	for i, field := range [][]byte{fields[2], fields[4], fields[5]} {
-		var err error
-		if n[i], err = strconv.ParseInt(string(field), 10, 64); err != nil {
-			return transaction{}, false
+// parseLogged reads a log's line (documentation, pgbench, "Per-Transaction Logging"): the
+// third field has microseconds, the fifth and sixth the time. With -R, the seventh is how
+// many microseconds after its schedule the transaction began, which the third includes.
+func parseLogged(line string) (transaction, bool) {
+	var n [7]int64
+	for i, field := range strings.Fields(line) {
+		if i < len(n) {
+			n[i], _ = strconv.ParseInt(field, 10, 64)
 		}
 	}
-	return transaction{time.Duration(n[0]) * time.Microsecond, time.Unix(n[1], n[2]*1000)}, true
+	return transaction{time.Duration(n[2]-n[6]) * time.Microsecond, time.Unix(n[4], n[5]*1000)}, n[4] > 0
 }
 
 // steady returns the rate and the latencies, in ascending order, without a run's first
 // third: the first statements of a session take longer, since the server reads catalogs
 // and compiles functions, once in a session.
-func steady(all []transaction) (tps float64, latencies []time.Duration, err error) {
+func steady(all []transaction) (rate float64, latencies []time.Duration, err error) {
 	if len(all) == 0 {
 		return 0, nil, errors.New("pgbench's log is empty")
 	}
@@ -170,14 +166,21 @@ func steady(all []transaction) (tps float64, latencies []time.Duration, err erro
 	if len(latencies) == 0 {
 		return 0, nil, errors.New("too few transactions in pgbench's log")
 	}
-	slices.Sort(latencies)
 	return float64(len(latencies)) / last.Sub(from).Seconds(), latencies, nil
+}
+
+// latency returns the percentiles of times, which it sorts.
+func latency(times []time.Duration) sample {
+	slices.Sort(times)
+	return sample{p50: ms(percentile(times, 50)), p99: ms(percentile(times, 99)), worst: ms(percentile(times, 100))}
 }
 
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	at := int(math.Ceil(p/100*float64(len(sorted)))) - 1
 	return sorted[min(max(at, 0), len(sorted)-1)]
 }
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // pgbenchPath finds the newest pgbench of the distribution's packages, else the
 // one on the PATH.

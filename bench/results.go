@@ -4,42 +4,86 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 )
 
-// result is one way of a group, with a sample of each round.
-type result struct {
-	group   group
-	way     way
-	samples []sample
+// figure names a column of a table.
+type figure string
+
+const (
+	tps          figure = "transactions/s"
+	p50          figure = "p50 ms"
+	p99          figure = "p99 ms"
+	worst        figure = "worst ms"
+	cpu          figure = "CPU µs" // of the process between, per transaction
+	login        figure = "login with one select, ms"
+	takeovers    figure = "takeovers"
+	beyond       figure = "worst beyond `preempt_after`, ms"
+	trips        figure = "round trips for one statement"
+	idleKiB      figure = "KiB per idle session"
+	connections  figure = "idle connections to PostgreSQL"
+	seconds      figure = "s"
+	grown        figure = "KiB"
+	growingTime  figure = "time for each byte, of that of an eighth"
+	growingBytes figure = "memory for each byte, of that of an eighth"
+	neighbour    figure = "a neighbour's worst ms"
+	leases       figure = "acquire and release/s"
+	nanoseconds  figure = "ns per exchange"
+	allocations  figure = "allocations"
+)
+
+// sample is what one round brought.
+type sample map[figure]float64
+
+// row is one way of doing a workload, of which each round brings a sample.
+type row struct {
+	work, protocol string
+	clients        int
+	way            string
 }
 
-type results struct {
-	all []*result
+// setting is what is the same for all ways that are compared; -only matches it with the way behind.
+func (r row) setting() string {
+	if r.protocol == "" {
+		return r.work
+	}
+	return fmt.Sprintf("%s/%s/%d", r.work, r.protocol, r.clients)
 }
 
-// of returns the result of a way in a group, or nil.
-func (r *results) of(workload, protocol string, clients int, way string) *result {
-	for _, res := range r.all {
-		g := res.group
-		if g.workload.name == workload && g.protocol == protocol && g.clients == clients && res.way.name == way {
-			return res
+func (r row) String() string { return r.setting() + "/" + r.way }
+
+// book is all that was measured.
+type book struct {
+	flags    flags
+	when     time.Time
+	busy     float64 // load average before the run
+	versions string
+	order    []row
+	samples  map[row][]sample
+}
+
+func (b *book) add(r row, s sample) {
+	if b.samples == nil {
+		b.samples = map[row][]sample{}
+	}
+	if b.samples[r] == nil {
+		b.order = append(b.order, r)
+	}
+	b.samples[r] = append(b.samples[r], s)
+}
+
+// of returns the rows of some workloads.
+func (b *book) of(works ...string) (all []row) {
+	for _, r := range b.order {
+		if slices.Contains(works, r.work) {
+			all = append(all, r)
 		}
 	}
-	return nil
+	return all
 }
 
-func (r *results) add(g group, by way, s sample) {
-	res := r.of(g.workload.name, g.protocol, g.clients, by.name)
-	if res == nil {
-		res = &result{group: g, way: by}
-		r.all = append(r.all, res)
-	}
-	res.samples = append(res.samples, s)
-}
-
-// spread is a median with the extremes.
+// spread is a median with the extremes. One of nothing is NaN.
 type spread struct{ median, low, high float64 }
 
 func spreadOf(values []float64) spread {
@@ -51,54 +95,52 @@ func spreadOf(values []float64) spread {
 	return spread{(values[(n-1)/2] + values[n/2]) / 2, values[0], values[n-1]}
 }
 
-func tps(s sample) float64 { return s.tps }
-func cpu(s sample) float64 { return float64(s.cpu) }
+func (s spread) none() bool { return math.IsNaN(s.median) }
 
-func p50(s sample) time.Duration { return s.p50 }
-func p95(s sample) time.Duration { return s.p95 }
-func p99(s sample) time.Duration { return s.p99 }
-
-// nanoseconds makes a duration of a sample one of its figures.
-func nanoseconds(of func(sample) time.Duration) func(sample) float64 {
-	return func(s sample) float64 { return float64(of(s)) }
-}
-
-func instructionsOf(s sample) float64 { return s.instructions }
-
-// busy says whether a sample was taken while the machine was.
-func (res *result) busy() bool {
-	return slices.ContainsFunc(res.samples, func(s sample) bool { return s.busy })
-}
-
-func (res *result) spread(of func(sample) float64) spread {
-	var values []float64
-	for _, s := range res.samples {
-		values = append(values, of(s))
+func (s spread) String() string {
+	median, low, high := number(s.median), number(s.low), number(s.high)
+	switch {
+	case s.none():
+		return ""
+	case low == high:
+		return median
 	}
-	return spreadOf(values)
+	return fmt.Sprintf("%s (%s–%s)", median, low, high)
 }
 
-func (res *result) median(of func(sample) time.Duration) time.Duration {
-	return time.Duration(res.spread(nanoseconds(of)).median)
+func number(x float64) string {
+	if math.Abs(x) >= 1000 {
+		return fmt.Sprintf("%.0f", x)
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", x), ".00")
 }
 
-// ratio compares two ways round by round: what loads the machine for a while
-// then hits both.
-func ratio(a, b *result, of func(sample) float64) spread {
+func (b *book) spread(r row, f figure) spread {
 	var values []float64
-	for i := range min(len(a.samples), len(b.samples)) {
-		if divisor := of(b.samples[i]); divisor > 0 {
-			values = append(values, of(a.samples[i])/divisor)
+	for _, s := range b.samples[r] {
+		if value, found := s[f]; found {
+			values = append(values, value)
 		}
 	}
 	return spreadOf(values)
 }
 
-func short(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
-
-func (s spread) String() string {
-	if s.low == s.high {
-		return fmt.Sprintf("%.2f", s.median)
+// against compares a row with another way's round by round: what loads the machine for a
+// while then hits both. It divides, or subtracts.
+func (b *book) against(r row, way string, f figure, subtract bool) spread {
+	other := r
+	other.way = way
+	var values []float64
+	for i, s := range b.samples[r] {
+		if i >= len(b.samples[other]) {
+			break
+		}
+		base := b.samples[other][i][f]
+		if subtract {
+			values = append(values, s[f]-base)
+		} else if base > 0 {
+			values = append(values, s[f]/base)
+		}
 	}
-	return fmt.Sprintf("%.2f (%.2f–%.2f)", s.median, s.low, s.high)
+	return spreadOf(values)
 }

@@ -1,16 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"embed"
 	"fmt"
-	"net"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"time"
+	"regexp"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,30 +21,37 @@ import (
 //go:embed scripts
 var scripts embed.FS
 
-const database = "bench"
+// database has what most is measured in, and guardedDatabase the same with guards: a
+// database with a guard checks more.
+const (
+	database        = "bench"
+	guardedDatabase = "guarded"
+)
 
 // maxClients is how many clients the servers must bear.
-const maxClients = 2200
+const maxClients = 200
 
-// world is what is measured: servers, proxies and a folder of scripts.
+// world is what is measured: servers, what is between them and clients, and scripts.
 type world struct {
 	dir      string
 	postgres *servers.Postgres
-	bouncers []*servers.PgBouncer
-	binary   string // the proxy's
-	proxies  []*servers.Wirefence
-	ports    map[target]int
-	pids     map[target]int // of the processes between client and database
-	launches map[target]launch
+	running  map[target]*process
+	binary   map[target]string // the proxy's; wirefence is for all that have none
 
 	authority       string         // file of its certificate
 	server, between authority.Pair // of the server, and of what is between it and clients
 }
 
-// newWorld starts all servers. binary is the proxy's; "" builds it. base is another one to
-// compare with; "" is none.
-func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
-	w = &world{}
+// process is one between clients and the server.
+type process struct {
+	port, pid     int
+	close         func()
+	pause, resume func() error
+}
+
+// newWorld starts all servers. It builds the proxy; baseBinary is another one, "" is none.
+func newWorld(ctx context.Context, baseBinary string) (w *world, err error) {
+	w = &world{running: map[target]*process{}, binary: map[target]string{base: baseBinary, baseTLS: baseBinary}}
 	defer func() {
 		if err != nil {
 			w.close()
@@ -54,7 +60,7 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	if w.dir, err = os.MkdirTemp("", "wf-bench-"); err != nil {
 		return w, err
 	}
-	if err := os.CopyFS(w.dir, scripts); err != nil {
+	if err := w.writeScripts(); err != nil {
 		return w, err
 	}
 	certificates, err := authority.In(w.dir)
@@ -76,179 +82,201 @@ func newWorld(ctx context.Context, binary, base string) (w *world, err error) {
 	if err != nil {
 		return w, err
 	}
-	for name, schema := range map[string]string{
-		database: "schema.sql", guardedDatabase: "guards_schema.sql", rowsDatabase: "rows_schema.sql", unguardedRows: "rows_schema.sql",
-	} {
-		if err := w.fill(ctx, name, schema); err != nil {
+	for name, files := range map[string][]string{database: {"schema.sql", "worker.sql"}, guardedDatabase: {"schema.sql", "guards.sql"}} {
+		if err := w.fill(ctx, name, files); err != nil {
 			return w, err
 		}
 	}
-	if err := w.exec(ctx, w.postgres.URL(rowsDatabase), "SELECT wirefence.protect('results_guarded', 'job({job_id})')"); err != nil {
+	w.binary[wirefence] = filepath.Join(w.dir, "wirefence")
+	if err := servers.BuildWirefence(ctx, ".", w.binary[wirefence]); err != nil {
 		return w, err
 	}
-	w.ports, w.pids = map[target]int{postgres: w.postgres.Port}, map[target]int{}
-	for t, cfg := range map[target]servers.PgBouncerConfig{
-		pgbouncer: {}, encryptedBouncer: {CertFile: w.between.CertFile, KeyFile: w.between.KeyFile, CAFile: w.authority},
-	} {
-		cfg.Upstream, cfg.Clients = w.postgres.Addr(), maxClients
-		b, err := servers.StartPgBouncer(ctx, cfg)
-		if err != nil {
+	all := maps.Clone(rivals)
+	if baseBinary != "" {
+		all[base], all[baseTLS] = rivals[wirefence], rivals[wirefenceTLS]
+	}
+	for t, r := range all {
+		if w.running[t], err = w.start(ctx, t, r, w.postgres.Addr(), nil); err != nil {
 			return w, err
 		}
-		w.bouncers = append(w.bouncers, b)
-		w.ports[t], w.pids[t] = b.Port, b.Pid()
-	}
-	if w.binary = binary; binary == "" {
-		w.binary = filepath.Join(w.dir, "wirefence")
-		if err := servers.BuildWirefence(ctx, ".", w.binary); err != nil {
-			return w, err
-		}
-	}
-	encrypted := []string{
-		w.issuer(), "WIREFENCE_UPSTREAM=postgres://" + w.postgres.Addr() + "/?sslmode=verify-full&sslrootcert=" + w.authority,
-		"WIREFENCE_TLS_CERT_FILE=" + w.between.CertFile, "WIREFENCE_TLS_KEY_FILE=" + w.between.KeyFile,
-	}
-	w.launches = map[target]launch{
-		wirefence: {w.binary, []string{w.issuer()}}, checking: {w.binary, []string{"WIREFENCE_HOLD=0"}}, encryptedProxy: {w.binary, encrypted},
-	}
-	if base != "" {
-		w.launches[baseProxy], w.launches[encryptedBase] = launch{base, []string{w.issuer()}}, launch{base, encrypted}
-	}
-	for t, s := range w.launches {
-		p, err := w.startProxy(ctx, w.postgres.Addr(), s)
-		if err != nil {
-			return w, err
-		}
-		w.proxies = append(w.proxies, p)
-		w.ports[t], w.pids[t] = p.Port, p.Pid()
 	}
 	return w, nil
 }
 
-// issuer is the setting of the connection on which a proxy asks whether its holds are wanted.
-func (w *world) issuer() string { return "WIREFENCE_DATABASE_URL=" + w.postgres.URL(database) }
-
-// launch is how a proxy is started: its binary, and settings.
-type launch struct {
-	binary   string
-	settings []string
+// start starts a process in front of upstream. more overrides its settings.
+func (w *world) start(ctx context.Context, t target, r rival, upstream string, more map[string]string) (*process, error) {
+	settings := maps.Clone(r.settings)
+	if settings == nil {
+		settings = map[string]string{}
+	}
+	if r.bouncer {
+		cfg := servers.PgBouncerConfig{Upstream: upstream, Clients: maxClients, Settings: settings}
+		if r.tls {
+			cfg.CertFile, cfg.KeyFile, cfg.CAFile = w.between.CertFile, w.between.KeyFile, w.authority
+		}
+		b, err := servers.StartPgBouncer(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return &process{b.Port, b.Pid(), b.Close, b.Pause, b.Resume}, nil
+	}
+	settings["WIREFENCE_UPSTREAM"] = "postgres://" + upstream + "/?sslmode=disable"
+	if r.tls {
+		settings["WIREFENCE_UPSTREAM"] = "postgres://" + upstream + "/?sslmode=verify-full&sslrootcert=" + w.authority
+		settings["WIREFENCE_TLS_CERT_FILE"], settings["WIREFENCE_TLS_KEY_FILE"] = w.between.CertFile, w.between.KeyFile
+	}
+	settings["WIREFENCE_DATABASE_URL"] = w.postgres.URL(database) // where it asks whether its holds are wanted
+	settings["WIREFENCE_ADMIN_LISTEN"], settings["WIREFENCE_LOG_LEVEL"] = "off", "warn"
+	settings["WIREFENCE_MAX_CONNECTIONS"] = fmt.Sprint(maxClients)
+	maps.Copy(settings, more)
+	var list []string
+	for name, value := range settings {
+		list = append(list, name+"="+value)
+	}
+	p, err := servers.StartWirefence(ctx, cmp.Or(w.binary[t], w.binary[wirefence]), list...)
+	if err != nil {
+		return nil, err
+	}
+	return &process{p.Port, p.Pid(), p.Close, p.Pause, p.Resume}, nil
 }
 
-// startProxy starts a proxy in front of upstream.
-func (w *world) startProxy(ctx context.Context, upstream string, how launch) (*servers.Wirefence, error) {
-	return servers.StartWirefence(ctx, how.binary, append([]string{"WIREFENCE_UPSTREAM=postgres://" + upstream + "/?sslmode=disable",
-		"WIREFENCE_ADMIN_LISTEN=off", "WIREFENCE_LOG_LEVEL=warn", fmt.Sprintf("WIREFENCE_MAX_CONNECTIONS=%d", maxClients)}, how.settings...)...)
-}
+var fenceComment = regexp.MustCompile(` /\*wirefence[^*]*\*/`)
 
-// fill makes a database with its schemas and rows.
-func (w *world) fill(ctx context.Context, name, script string) error {
-	if err := w.exec(ctx, w.postgres.URL("postgres"), "CREATE DATABASE "+name); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, w.postgres.URL(name))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	if err := migrations.Apply(ctx, conn, nil); err != nil {
-		return err
-	}
-	schema, err := scripts.ReadFile("scripts/" + script)
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(schema)) {
-		if _, err := conn.Exec(ctx, line); err != nil {
-			return fmt.Errorf("%s: %w", line, err)
+// writeScripts writes each script as it is, and without its fences.
+func (w *world) writeScripts() error {
+	for _, folder := range []string{"fenced", "plain"} {
+		if err := os.Mkdir(filepath.Join(w.dir, folder), 0o755); err != nil {
+			return err
 		}
 	}
-	return nil
-}
-
-func (w *world) exec(ctx context.Context, url, sql string) error {
-	conn, err := pgx.Connect(ctx, url)
+	files, err := scripts.ReadDir("scripts")
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, sql)
-	return err
-}
-
-func url(port int) string { return urlBy(port, false) }
-
-func urlBy(port int, tls bool) string {
-	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=%s", net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), database, sslmode(tls))
-}
-
-func sslmode(tls bool) string {
-	if tls {
-		return "require"
-	}
-	return "disable"
-}
-
-// measure runs one way of a group once.
-func (w *world) measure(ctx context.Context, g group, by way, seconds int) (sample, error) {
-	pid := w.pids[by.target]
-	before, err := cpuOf(pid)
-	if err != nil {
-		return sample{}, err
-	}
-	counter := countInstructions(pid)
-	defer counter.close()
-	others, err := startWatch(ctx)
-	if err != nil {
-		return sample{}, err
-	}
-	s, err := load{
-		host: "127.0.0.1", port: w.ports[by.target], database: cmp.Or(by.database, database), variables: slices.Concat(g.workload.variables, by.variables),
-		script:   filepath.Join(w.dir, "scripts", by.script),
-		protocol: g.protocol, clients: g.clients, seconds: seconds, fence: by.fence, tls: by.tls,
-	}.run(ctx)
-	if err != nil {
-		return s, fmt.Errorf("%s: %w", g.key(by.name), err)
-	}
-	after, err := cpuOf(pid)
-	if err != nil {
-		return s, err
-	}
-	s.cpu = (after - before) / time.Duration(s.transactions)
-	s.instructions = counter.count() / float64(s.transactions)
-	s.busy, err = others.busy()
-	return s, err
-}
-
-// cpuOf is 0 where there is no process between.
-func cpuOf(pid int) (time.Duration, error) {
-	if pid == 0 {
-		return 0, nil
-	}
-	return cpuTime(pid)
-}
-
-// level gives every run of inserts the same start: empty tables, no dead rows
-// and no checkpoint due. As a replica it meets no guard.
-func (w *world) level(ctx context.Context) error {
-	for _, step := range []struct{ database, sql string }{
-		{guardedDatabase, "SET session_replication_role = replica; TRUNCATE entries, entries_guarded, entries_templated, lines, lines_guarded"},
-		{rowsDatabase, "SET session_replication_role = replica; TRUNCATE results, results_guarded"}, {unguardedRows, "TRUNCATE results"}, {unguardedRows, "VACUUM jobs"},
-		{database, "TRUNCATE entries"}, {database, "VACUUM locks"}, {database, "CHECKPOINT"},
-	} {
-		if err := w.exec(ctx, w.postgres.URL(step.database), step.sql); err != nil {
+	for _, file := range files {
+		text, err := scripts.ReadFile("scripts/" + file.Name())
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(w.dir, "fenced", file.Name()), text, 0o644); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(w.dir, "plain", file.Name()), fenceComment.ReplaceAll(text, nil), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+func (w *world) script(name string, comment bool) string {
+	folder := "plain"
+	if comment {
+		folder = "fenced"
+	}
+	return filepath.Join(w.dir, folder, name)
+}
+
+// fill makes a database with Wirefence's schema and those of files.
+func (w *world) fill(ctx context.Context, name string, files []string) error {
+	conn, err := pgx.Connect(ctx, w.postgres.URL("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return err
+	}
+	filled, err := pgx.Connect(ctx, w.postgres.URL(name))
+	if err != nil {
+		return err
+	}
+	defer filled.Close(ctx)
+	if err := migrations.Apply(ctx, filled, nil); err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := play(ctx, filled, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// play runs a script line by line.
+func play(ctx context.Context, conn *pgx.Conn, file string) error {
+	text, err := scripts.ReadFile("scripts/" + file)
+	if err != nil {
+		return err
+	}
+	for line := range bytes.Lines(text) {
+		if _, err := conn.Exec(ctx, string(line)); err != nil {
+			return fmt.Errorf("%s: %s: %w", file, line, err)
+		}
+	}
+	return nil
+}
+
+// level gives every run of writes the same start: empty tables, no dead rows and no
+// checkpoint due. As a replica it meets no guard.
+func (w *world) level(ctx context.Context) error {
+	for _, name := range []string{database, guardedDatabase} {
+		conn, err := pgx.Connect(ctx, w.postgres.URL(name))
+		if err != nil {
+			return err
+		}
+		err = play(ctx, conn, "level.sql")
+		_ = conn.Close(ctx)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// port is where a target is reached.
+func (w *world) port(t target) int {
+	if t == postgres {
+		return w.postgres.Port
+	}
+	return w.running[t].port
+}
+
+// measure runs one way once.
+func (w *world) measure(ctx context.Context, r run, by way, seconds int) (sample, error) {
+	if r.writes {
+		if err := w.level(ctx); err != nil {
+			return nil, err
+		}
+	}
+	l := load{port: w.port(by.target), database: database, script: w.script(cmp.Or(by.script, r.script), by.comment || by.script != ""),
+		protocol: r.row.protocol, clients: r.row.clients, seconds: seconds, fence: by.fence, more: r.more}
+	if by.guarded {
+		l.database = guardedDatabase
+	}
+	between := w.running[by.target]
+	if between == nil {
+		s, _, err := l.run(ctx)
+		return s, err
+	}
+	before, err := cpuTime(between.pid)
+	if err != nil {
+		return nil, err
+	}
+	s, transactions, err := l.run(ctx)
+	if err != nil {
+		return s, err
+	}
+	after, err := cpuTime(between.pid)
+	s[cpu] = float64((after - before).Microseconds()) / transactions
+	return s, err
+}
+
 // close ends all servers. It may be called on a world that is not complete.
 func (w *world) close() {
-	for _, p := range w.proxies {
-		p.Close()
-	}
-	for _, b := range w.bouncers {
-		b.Close()
+	for p := range maps.Values(w.running) {
+		if p != nil {
+			p.close()
+		}
 	}
 	if w.postgres != nil {
 		w.postgres.Close()
@@ -256,4 +284,9 @@ func (w *world) close() {
 	if w.dir != "" {
 		_ = os.RemoveAll(w.dir)
 	}
+}
+
+// url is that of the superuser, unless user is named.
+func url(port int, user, parameters string) string {
+	return fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?%s", user, port, database, parameters)
 }

@@ -1,6 +1,5 @@
 // Command rivals measures the lock client beside other libraries that keep locks
-// in Redis, on one server and in turn, and prints figures.Leases as JSON for the
-// report of bench.
+// in Redis, on one server and in turn, and prints the rates as JSON for bench.
 package main
 
 import (
@@ -13,107 +12,132 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/wirefence/wirefence/bench/figures"
+	"github.com/bsm/redislock"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// size is how much is measured.
-type size struct {
-	rounds   int
-	during   time.Duration // one rate
-	handoffs int           // in each round
-	leases   int           // that are renewed
-	renew    time.Duration // mean time between renewals of one lease
+// ttl is how long all hold a lock.
+const ttl = 15 * time.Second
+
+// pass acquires and releases a lock.
+type pass func(ctx context.Context) error
+
+// library is the lock client or what it is compared with, as its documentation shows it.
+type library struct {
+	Name  string
+	Rates []float64 // passes per second, one of each round
+	open  func(addr string) (once pass, close func(), err error)
+}
+
+func libraries() []*library {
+	return []*library{
+		{Name: "lock client", open: openWirefence}, {Name: "bsm/redislock", open: openRedislock}, {Name: "rueidislock", open: openRueidislock},
+	}
 }
 
 func main() {
 	log.SetFlags(0)
-	s := size{}
-	flag.IntVar(&s.rounds, "rounds", 5, "how often each rate is measured")
-	flag.DurationVar(&s.during, "during", 3*time.Second, "how long one rate is measured")
-	flag.IntVar(&s.handoffs, "handoffs", 20, "handoffs of each library in each round")
-	flag.IntVar(&s.leases, "leases", 10000, "leases that one process renews")
-	flag.DurationVar(&s.renew, "renew", 5*time.Second, "mean time between renewals of one lease")
+	rounds := flag.Int("rounds", 5, "how often each rate is measured")
+	during := flag.Duration("during", 3*time.Second, "how long one rate is measured")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	results, err := measure(ctx, s)
+	all, err := measure(ctx, *rounds, *during)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(results); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(all); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// measure lets all ways take turns, round after round.
-func measure(ctx context.Context, s size) (*figures.Leases, error) {
+// measure lets all libraries take turns, round after round.
+func measure(ctx context.Context, rounds int, during time.Duration) ([]*library, error) {
 	server, err := servers.StartRedis(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer server.Close()
-	results := &figures.Leases{}
-	for _, w := range ways {
-		results.Ways = append(results.Ways, figures.Way{Name: w.name})
-	}
-	for range s.rounds {
-		for i, w := range ways {
-			if err := w.measure(ctx, server.Addr(), s, &results.Ways[i]); err != nil {
+	all := libraries()
+	for range rounds {
+		for _, l := range all {
+			if err := l.measure(ctx, server.Addr(), during); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, w := range ways {
-		if !w.renews {
-			continue
-		}
-		cost, err := renewals(ctx, server, w, s)
-		if err != nil {
-			return nil, err
-		}
-		results.Renewals = append(results.Renewals, cost)
-	}
-	return results, nil
+	return all, nil
 }
 
-// measure opens the library twice, for a holder and one who waits.
-func (w way) measure(ctx context.Context, addr string, s size, into *figures.Way) error {
-	one, err := w.open(addr, s.renew)
+func (l *library) measure(ctx context.Context, addr string, during time.Duration) error {
+	once, done, err := l.open(addr)
 	if err != nil {
 		return err
 	}
-	defer one.close()
-	rate, err := perSecond(ctx, s.during, one)
-	if err != nil {
-		return err
-	}
-	into.Rates = append(into.Rates, rate)
-	if !w.waits {
-		return nil
-	}
-	other, err := w.open(addr, s.renew)
-	if err != nil {
-		return err
-	}
-	defer other.close()
-	times, err := handoffs(ctx, s.handoffs, one, other)
-	into.Handoffs = append(into.Handoffs, times...)
-	return err
-}
-
-func perSecond(ctx context.Context, during time.Duration, l locker) (float64, error) {
+	defer done()
 	calls := context.WithoutCancel(ctx) // the lock client hands over to a goroutine what can be cancelled; others don't heed it
 	began, n := time.Now(), 0
-	for time.Since(began) < during && ctx.Err() == nil {
-		held, err := l.acquire(calls, "rate")
-		if err != nil {
-			return 0, err
+	for ; time.Since(began) < during && ctx.Err() == nil; n++ {
+		if err := once(calls); err != nil {
+			return err
 		}
-		if err := held.release(calls); err != nil {
-			return 0, err
-		}
-		n++
 	}
-	return float64(n) / time.Since(began).Seconds(), ctx.Err()
+	l.Rates = append(l.Rates, float64(n)/time.Since(began).Seconds())
+	return ctx.Err()
+}
+
+func connect(addr string) *goredis.Client {
+	return goredis.NewClient(&goredis.Options{Addr: addr, ContextTimeoutEnabled: true})
+}
+
+func openWirefence(addr string) (pass, func(), error) {
+	store := redis.New(connect(addr))
+	client, err := lockclient.New(store, lockclient.Options{Unsealed: true, TTL: ttl})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context) error {
+			lease, err := client.Acquire(ctx, "rate")
+			if err != nil {
+				return err
+			}
+			return lease.Release(ctx)
+		}, func() {
+			_ = client.Close(context.Background())
+			_ = store.Close()
+		}, nil
+}
+
+func openRedislock(addr string) (pass, func(), error) {
+	client := connect(addr)
+	locks := redislock.New(client)
+	return func(ctx context.Context) error {
+		held, err := locks.Obtain(ctx, "redislock", ttl, nil)
+		if err != nil {
+			return err
+		}
+		return held.Release(ctx)
+	}, func() { _ = client.Close() }, nil
+}
+
+func openRueidislock(addr string) (pass, func(), error) {
+	locks, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl, KeyMajority: 1,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context) error {
+		_, cancel, err := locks.WithContext(ctx, "rueidislock")
+		if err == nil {
+			cancel()
+		}
+		return err
+	}, locks.Close, nil
 }

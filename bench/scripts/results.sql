@@ -1,1 +1,1 @@
-INSERT INTO results (job_id, amount) SELECT 1 + n % :jobs, 42 FROM generate_series(1, :rows) AS n /*:key=':fence'*/;
+INSERT INTO results (job_id, amount) SELECT n, 42 FROM generate_series(1, 1000) AS n /*wirefence.token=':claims'*/;

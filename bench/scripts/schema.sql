@@ -3,8 +3,9 @@ CREATE TABLE locks (resource_id text PRIMARY KEY, last_token bigint NOT NULL);
 INSERT INTO locks VALUES ('orders', 34);
 CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84));
 INSERT INTO pgbench_accounts SELECT n, 1, 0, '' FROM pg_catalog.generate_series(1, 100000) AS n;
-SELECT wirefence.seal('orders', 34, 'bench');
 VACUUM ANALYZE pgbench_accounts;
-CREATE UNLOGGED TABLE copied (text text)
-CREATE ROLE worker LOGIN;
-GRANT INSERT ON entries TO worker;
+CREATE TABLE jobs (id bigint PRIMARY KEY, state text NOT NULL, attempted_at timestamptz, finalized_at timestamptz, args text) WITH (fillfactor = 70);
+INSERT INTO jobs SELECT n, 'running', '2026-01-01 00:00:00+00'::timestamptz + n * interval '1 us', NULL, pg_catalog.repeat('x', 200) FROM pg_catalog.generate_series(1, 10000) AS n;
+CREATE TABLE results (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, job_id bigint NOT NULL, amount int NOT NULL);
+SELECT wirefence.declare_rows('job', 'public.jobs', '{id}', '(extract(epoch from attempted_at) * 1000000)::bigint', 'state = ''running''');
+SELECT wirefence.seal('orders', 34, 'bench');

@@ -1,0 +1,1 @@
+INSERT INTO entries (worker, amount) VALUES (:client_id, 42) /*wirefence.token=':resource=1'*/;

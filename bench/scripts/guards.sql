@@ -1,0 +1,1 @@
+SELECT wirefence.protect('entries', 'orders'), wirefence.protect('results', 'job({job_id})');

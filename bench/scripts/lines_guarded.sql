@@ -1,1 +1,0 @@
-INSERT INTO lines_guarded (name, amount) SELECT n % :resources, 42 FROM generate_series(1, :rows) AS n;

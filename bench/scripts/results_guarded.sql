@@ -1,1 +1,0 @@
-INSERT INTO results_guarded (job_id, amount) SELECT 1 + n % :jobs, 42 FROM generate_series(1, :rows) AS n /*:key=':fence'*/;

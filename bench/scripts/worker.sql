@@ -1,0 +1,2 @@
+CREATE ROLE worker LOGIN;
+GRANT INSERT ON entries TO worker;
