@@ -10,9 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
-	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -52,23 +55,38 @@ func pushTelemetry(ctx context.Context, all prometheus.Gatherer, log *slog.Logge
 	failures := (&quietlog.Limiter{Every: time.Minute}).On(log)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { failures.Warn("cannot push telemetry, retrying", "error", err) }))
 	if pushes("METRICS") {
-		autoexport.WithFallbackMetricProducer(func(context.Context) (sdk.Producer, error) {
-			return bridge.NewMetricProducer(bridge.WithGatherer(all)), nil
-		})
-		reader, err := autoexport.NewMetricReader(ctx)
+		exporter, err := byProtocol("METRICS",
+			func() (sdk.Exporter, error) { return otlpmetrichttp.New(ctx) }, func() (sdk.Exporter, error) { return otlpmetricgrpc.New(ctx) })
 		if err != nil {
 			return nil, fmt.Errorf("metrics by OTLP: %w", err)
 		}
+		reader := sdk.NewPeriodicReader(exporter, sdk.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(all))))
 		t.metrics = sdk.NewMeterProvider(sdk.WithReader(reader), sdk.WithResource(from))
 	}
 	if pushes("TRACES") {
-		exporter, err := autoexport.NewSpanExporter(ctx)
+		exporter, err := byProtocol("TRACES",
+			func() (sdktrace.SpanExporter, error) { return otlptracehttp.New(ctx) }, func() (sdktrace.SpanExporter, error) { return otlptracegrpc.New(ctx) })
 		if err != nil {
 			return nil, fmt.Errorf("traces by OTLP: %w", err)
 		}
 		t.traces = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(from))
 	}
 	return t, nil
+}
+
+// byProtocol makes a signal's exporter for the protocol that OpenTelemetry's variables name.
+func byProtocol[E any](signal string, http, grpc func() (E, error)) (none E, err error) {
+	if exporter := cmp.Or(os.Getenv("OTEL_"+signal+"_EXPORTER"), "otlp"); exporter != "otlp" {
+		return none, fmt.Errorf("unknown exporter %q: otlp or none", exporter)
+	}
+	protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
+	switch protocol {
+	case "http/protobuf":
+		return http()
+	case "grpc":
+		return grpc()
+	}
+	return none, fmt.Errorf("invalid OTLP protocol %q: http/protobuf or grpc", protocol)
 }
 
 // tracer makes spans that are pushed, nil where traces aren't asked for.
