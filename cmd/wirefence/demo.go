@@ -42,9 +42,9 @@ Exit status:
 	}
 	c.Flags().BoolVar(&keep, "keep", false, "leave servers and proxy running after the play, and print how to reach them, until Ctrl-C")
 	c.AddCommand(&cobra.Command{
-		Use: "worker NAME", Hidden: true, Annotations: map[string]string{anyEnvironment: "yes"}, Short: "A worker of the play, told what to do on standard input",
-		Args: exactly(1, "a name"),
-		RunE: func(c *cobra.Command, _ []string) error { return demo.Work(c.Context(), os.Stdin, os.Stdout) },
+		Use: "worker CONFIGURATION", Hidden: true, Annotations: map[string]string{anyEnvironment: "yes"}, Short: "A worker of the play",
+		Args: exactly(1, "a configuration"),
+		RunE: func(c *cobra.Command, args []string) error { return demo.Work(c.Context(), args[0], os.Stdout) },
 	})
 	return c
 }

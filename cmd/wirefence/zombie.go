@@ -117,7 +117,7 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 		Tables: cfg.Watch, Command: command, FreezeWhen: cfg.FreezeWhen, FreezeAfter: cfg.FreezeAfter,
 		LockEndsAfter: cfg.LockEndsAfter, SecondFor: cfg.SecondFor, Within: cfg.Within, Control: cfg.Control,
 		TermGrace: cfg.TermGrace, Output: os.Stderr,
-		Tell: func(step string) { fmt.Fprintln(stderr, "wirefence zombie: "+step) },
+		Tell: func(_ zombie.Step, line string) { fmt.Fprintln(stderr, "wirefence zombie: "+line) },
 	})
 	if err != nil {
 		return err

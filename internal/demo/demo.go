@@ -1,9 +1,9 @@
 // Package demo shows a former lock holder that still writes, once without Wirefence and once
 // with it, on a throwaway PostgreSQL and Redis.
 //
-// Run starts the servers and two workers, commands these and prints a timeline. A worker
-// (Work) is a process that acquires a lease and writes. It reads lines from its standard input
-// and answers each with a line of JSON.
+// Run starts the servers and prints a timeline. Each round is a play of package zombie, which
+// freezes a worker, lets another have the turn, and lets the first go on. A worker (Work) is a
+// process that acquires a lease, writes, and prints a line of JSON for each.
 package demo
 
 import (

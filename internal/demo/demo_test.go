@@ -1,9 +1,10 @@
 package demo
 
 import (
+	"bufio"
 	"bytes"
-	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,21 +12,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// asWorker makes this test binary be a worker that says what the test wants.
-const asWorker = "WFTEST_AS_WORKER"
-
-func TestMain(m *testing.M) {
-	switch os.Getenv(asWorker) {
-	case "die":
-		os.Stderr.WriteString("out of memory\n")
-		os.Exit(3)
-	case "babble":
-		os.Stdout.WriteString("{\"event\":\"wrote\",\"tag\":\"UPDATE 1\"}\n")
-		_, _ = os.Stdin.Read(make([]byte, 1<<16))
-		select {}
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	lost = outcome{a: 33, b: 34, zombie: event{Event: wrote, Tag: "UPDATE 1"}, row: order{cancelled, "A", 33}}
@@ -108,50 +95,48 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-func TestWorkerThatFailsIsNamed(t *testing.T) {
-	for _, c := range []struct{ worker, says string }{
-		{"die", "out of memory"},
-		{"babble", "ready was expected, not wrote: UPDATE 1"},
-	} {
-		t.Setenv(asWorker, c.worker)
-		_, err := startWorker(t.Context(), os.Args[0], workerConfig{Name: "A"})
-		if err == nil || !strings.Contains(err.Error(), "worker A") || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got %v", c.worker, err)
-		}
-	}
-}
-
-// A worker that is stopped is ended too.
-func TestKillEndsAStoppedWorker(t *testing.T) {
-	t.Setenv(asWorker, "babble")
-	a, err := launchWorker(os.Args[0], workerConfig{Name: "A"})
+// What a worker prints comes into the timeline once, also if a line is read in two parts. What
+// is no event is kept for the error of a play that shows nothing.
+func TestEventsBecomeTheTimeline(t *testing.T) {
+	written, err := os.Create(filepath.Join(t.TempDir(), "told"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.stop(); err != nil {
+	defer written.Close()
+	told, err := os.Open(written.Name())
+	if err != nil {
 		t.Fatal(err)
 	}
-	a.kill()
-	a.kill()
-	if a.process.cmd.ProcessState == nil {
-		t.Error("it was not waited for")
+	defer told.Close()
+	var out bytes.Buffer
+	a := &act{timeline: newTimeline(&out, false), read: bufio.NewReader(told)}
+	for _, part := range []string{
+		`{"event":"acquired","worker":"A","token":33}` + "\n" + `{"event":"wrote","worker":"A","tok`, `en":33,"status":"packed","tag":"UPDATE 1"}` + "\n",
+		`{"event":"acquired","worker":"B","token":34}` + "\nout of memory\n" + `{"event":"failed","worker":"A","token":33,"status":"cancelled","code":"WF001"}` + "\n",
+	} {
+		if _, err := written.WriteString(part); err != nil {
+			t.Fatal(err)
+		}
+		a.catchUp()
+	}
+	for _, want := range []string{"A    takes the lease", "sets order 1 to packed                     33  UPDATE 1", "B    takes over", "ERROR WF001"} {
+		if strings.Count(out.String(), want) != 1 {
+			t.Errorf("%q is not there once:\n%s", want, out.String())
+		}
+	}
+	if a.outcome.a != 33 || a.outcome.b != 34 || a.outcome.zombie.Code != "WF001" || !slices.Equal(a.failure, []string{"out of memory"}) {
+		t.Errorf("got %+v", a)
 	}
 }
 
 func TestWorkSaysWhatItCantDo(t *testing.T) {
-	if err := Work(t.Context(), strings.NewReader(""), new(bytes.Buffer)); err == nil || !strings.Contains(err.Error(), "wirefence demo") {
-		t.Errorf("got %v", err)
-	}
-	if err := Work(t.Context(), strings.NewReader("take the lease\n"), new(bytes.Buffer)); err == nil {
-		t.Error("what is not JSON was accepted")
-	}
-	var out bytes.Buffer
-	text, _ := json.Marshal(workerConfig{Name: "A", Database: "postgres://app@127.0.0.1:1/shop?sslmode=disable"})
-	if err := Work(t.Context(), bytes.NewReader(append(text, '\n')), &out); err == nil {
-		t.Error("a database that isn't there was accepted")
-	}
-	var e event
-	if err := json.Unmarshal(out.Bytes(), &e); err != nil || e.Event != failed || !strings.Contains(e.Message, "127.0.0.1:1") {
-		t.Errorf("got %q, %v", out.String(), err)
+	for config, says := range map[string]string{
+		"take the lease": "wirefence demo",
+		`{"database":"postgres://app@127.0.0.1:1/shop?sslmode=disable"}`: "127.0.0.1:1",
+	} {
+		var out bytes.Buffer
+		if err := Work(t.Context(), config, &out); err == nil || !strings.Contains(err.Error(), says) || out.Len() > 0 {
+			t.Errorf("%s: got %q, %v", config, out.String(), err)
+		}
 	}
 }

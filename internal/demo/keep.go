@@ -11,8 +11,8 @@ func (s *stage) printAddresses(t *timeline, o Options) {
 		{"issuer", s.direct("issuer")},
 		{"Redis", s.redisURL(0)},
 		{"console", s.console()},
-		{"metrics", "http://" + s.admin + "/metrics"},
-		{"proxy's log", s.proxyLog()},
+		{"metrics", "http://" + s.proxy.Admin + "/metrics"},
+		{"proxy's log", s.proxy.LogFile()},
 	} {
 		fmt.Fprintf(t.w, "  %-12s %s\n", place[0], place[1])
 	}

@@ -1,12 +1,26 @@
 package demo
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"strings"
+	"time"
 
-	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/zombie"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
+
+// act is a round as it goes on: a play of package zombie whose command is a worker.
+type act struct {
+	*timeline
+	read    *bufio.Reader // what both workers print
+	half    string        // of a line
+	outcome outcome
+	failure []string // lines that are no events
+}
 
 // round plays the story once. c names the servers of the workers. Each round has its own Redis
 // database, so that both count from the same token.
@@ -15,85 +29,89 @@ func round(ctx context.Context, s *stage, t *timeline, c workerConfig) (o outcom
 		return o, err
 	}
 	c.TTL = s.ttl
-	c.Name = "A"
-	a, err := startWorker(ctx, s.executable, c)
+	config, err := json.Marshal(c)
 	if err != nil {
 		return o, err
 	}
-	defer a.kill()
-	c.Name = "B"
-	b, err := startWorker(ctx, s.executable, c)
+	output, err := os.CreateTemp(s.dir, "workers-")
 	if err != nil {
 		return o, err
 	}
-	defer b.kill()
-
+	defer output.Close()
+	told, err := os.Open(output.Name())
+	if err != nil {
+		return o, err
+	}
+	defer told.Close()
+	a := &act{timeline: t, read: bufio.NewReader(told)}
 	t.columns()
-	if o.a, err = takeLease(ctx, t, a, "takes the lease of orders"); err != nil {
+	report, err := zombie.Play(ctx, s.conn, zombie.Options{
+		Tables: []string{"orders"}, Command: []string{s.executable, "demo", "worker", string(config)},
+		FreezeWhen: "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE application_name = '" + atWork + "')",
+		// B is started at once: it waits itself until the lease of A has run out.
+		LockEndsAfter: 100 * time.Millisecond, Within: 30 * time.Second, Control: 50 * time.Millisecond, TermGrace: time.Second,
+		Output: output, Tell: a.tell,
+	})
+	if err != nil {
 		return o, err
 	}
-	if _, err = writeAs(ctx, t, a, o.a, packed); err != nil {
-		return o, err
+	a.catchUp()
+	if report.Verdict == zombie.Unknown {
+		return o, fmt.Errorf("%s\n%s", report.Reason, strings.Join(a.failure, "\n"))
 	}
-	if o.b, err = takeOver(ctx, t, a, b); err != nil {
-		return o, err
-	}
-	if _, err = writeAs(ctx, t, b, o.b, shipped); err != nil {
-		return o, err
-	}
-	if err := a.resume(); err != nil {
-		return o, err
-	}
-	t.line("A", "goes on (SIGCONT), sure of its lease", o.a)
-	if o.zombie, err = writeAs(ctx, t, a, o.a, cancelled); err != nil {
-		return o, err
-	}
-	a.endGently()
-	b.endGently()
-	o.row, err = s.order(ctx)
+	a.outcome.row, err = s.order(ctx)
 	if err == nil {
-		t.row(o.row)
+		t.row(a.outcome.row)
 	}
-	return o, err
+	return a.outcome, err
 }
 
-// takeOver stops A and lets B wait until the lease of A has run out.
-func takeOver(ctx context.Context, t *timeline, a, b *workerProcess) (fence.Token, error) {
-	if err := a.stop(); err != nil {
-		return 0, err
+// tell prints a step of the play, behind what the workers have done before.
+func (a *act) tell(step zombie.Step, _ string) {
+	a.catchUp()
+	switch step {
+	case zombie.FirstFrozen:
+		a.line("A", "stalls (SIGSTOP)", 0)
+	case zombie.SecondStarted:
+		a.line("B", "wants the lease, and waits", 0)
+	case zombie.FirstThawed:
+		a.line("A", "goes on (SIGCONT), sure of its lease", a.outcome.a)
 	}
-	t.line("A", "stalls (SIGSTOP)", 0)
-	t.line("B", "wants the lease, and waits", 0)
-	return takeLease(ctx, t, b, "takes over: the lease of A ran out")
 }
 
-func takeLease(ctx context.Context, t *timeline, a *workerProcess, did string) (fence.Token, error) {
-	if err := a.send(acquire); err != nil {
-		return 0, err
+// catchUp prints what the workers have done since.
+func (a *act) catchUp() {
+	for {
+		line, err := a.read.ReadString('\n')
+		if err != nil {
+			a.half += line
+			return
+		}
+		line, a.half = a.half+line, ""
+		var e event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			a.failure = append(a.failure, strings.TrimSpace(line))
+			continue
+		}
+		a.show(e)
 	}
-	e, err := a.expect(ctx, acquired)
-	if err != nil {
-		return 0, err
-	}
-	t.line(a.name, did, e.Token)
-	return e.Token, nil
 }
 
-// writeAs lets a worker write. The database's refusal is an answer, too; other failures are
-// errors.
-func writeAs(ctx context.Context, t *timeline, a *workerProcess, token fence.Token, status string) (event, error) {
-	if err := a.send(status); err != nil {
-		return event{}, err
+func (a *act) show(e event) {
+	o := &a.outcome
+	switch {
+	case e.Event == acquired && e.Worker == "A":
+		o.a = e.Token
+		a.at(e.At).line(e.Worker, "takes the lease of orders", e.Token)
+	case e.Event == acquired:
+		o.b = e.Token
+		a.at(e.At).line(e.Worker, "takes over: the lease of A ran out", e.Token)
+	default:
+		if e.Status == cancelled {
+			o.zombie = e
+		}
+		a.at(e.At).answered(e.Worker, "sets order 1 to "+e.Status, e.Token, e)
 	}
-	e, err := a.answer(ctx)
-	if err != nil {
-		return e, err
-	}
-	if e.Event != wrote && e.Code == "" {
-		return e, a.withName(fmt.Errorf("the write got no answer: %s", e))
-	}
-	t.answered(a.name, "sets order 1 to "+status, token, e)
-	return e, nil
 }
 
 // prepare resets the order and the token counter.

@@ -3,15 +3,10 @@ package demo
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,11 +23,9 @@ type stage struct {
 	redis    *servers.Redis
 	postgres *servers.Postgres
 	conn     *pgx.Conn // the superuser's, to the database
-	proxy    *process
-	listen   string
-	admin    string
+	proxy    *servers.Wirefence
 	token    string // of the admin listener's API, which may do everything
-	dir      string // holds the proxy's log, and a file with the token
+	dir      string // holds a file with the token, and what the workers print
 }
 
 // build sets the stage. The caller closes it.
@@ -51,7 +44,7 @@ func (s *stage) build(ctx context.Context, o Options, t *timeline) (err error) {
 		return err
 	}
 	t.line("", "Redis runs at "+s.redis.Addr(), 0)
-	if s.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{}); err != nil {
+	if s.postgres, err = servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{"wal_level": "logical"}}); err != nil {
 		return err
 	}
 	t.line("", fmt.Sprintf("PostgreSQL %d runs at %s", s.postgres.Major, s.postgres.Addr()), 0)
@@ -62,7 +55,7 @@ func (s *stage) build(ctx context.Context, o Options, t *timeline) (err error) {
 	if err := s.startProxy(ctx, o.ProxyMode); err != nil {
 		return fmt.Errorf("starting the proxy: %w", err)
 	}
-	t.line("", "the proxy runs at "+s.listen, 0)
+	t.line("", "the proxy runs at "+s.proxy.Addr(), 0)
 	return nil
 }
 
@@ -94,12 +87,6 @@ func (s *stage) makeDatabase(ctx context.Context) error {
 
 // startProxy runs the command `proxy` and returns when it is ready.
 func (s *stage) startProxy(ctx context.Context, mode string) (err error) {
-	if s.listen, err = freeAddress(); err != nil {
-		return err
-	}
-	if s.admin, err = freeAddress(); err != nil {
-		return err
-	}
 	if s.dir, err = os.MkdirTemp("", "wf-demo-"); err != nil {
 		return err
 	}
@@ -108,55 +95,30 @@ func (s *stage) startProxy(ctx context.Context, mode string) (err error) {
 	if err := os.WriteFile(tokens, []byte("you operate "+s.token+"\n"), 0o600); err != nil {
 		return err
 	}
-	log, err := os.Create(s.proxyLog())
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := exec.Command(s.executable, "proxy")
-	cmd.Env = append(os.Environ(),
-		"WIREFENCE_LISTEN="+s.listen, "WIREFENCE_ADMIN_LISTEN="+s.admin, "WIREFENCE_MODE="+mode,
+	s.proxy, err = servers.StartWirefence(ctx, s.executable, "WIREFENCE_MODE="+mode,
 		"WIREFENCE_UPSTREAM=postgres://"+s.postgres.Addr()+"/?sslmode=disable",
 		"WIREFENCE_DATABASE_URL="+s.direct("issuer"), "WIREFENCE_REDIS_URL="+s.redisURL(0), "WIREFENCE_ADMIN_TOKEN_FILE="+tokens,
 		"WIREFENCE_DRAIN_TIMEOUT=1s", "WIREFENCE_LOG_FORMAT=json")
-	cmd.Stdout, cmd.Stderr = log, log
-	if s.proxy, err = launch(cmd); err != nil {
+	if err != nil {
 		return err
 	}
-	return s.awaitProxy(ctx)
-}
-
-// awaitProxy returns when /readyz answers 200.
-func (s *stage) awaitProxy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	for {
-		resp, err := client.Get("http://" + s.admin + "/readyz")
-		if err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = errors.New(resp.Status)
-		}
+	for !s.proxy.Answers(ctx, "/readyz") {
 		select {
-		case <-s.proxy.exited:
-			log, _ := os.ReadFile(s.proxyLog())
-			return fmt.Errorf("it ended with %s:\n%s", s.proxy.cmd.ProcessState, log)
 		case <-ctx.Done():
-			log, _ := os.ReadFile(s.proxyLog())
-			return fmt.Errorf("it did not get ready: %w\n%s", err, log)
+			return fmt.Errorf("it did not get ready: %w\n%s", ctx.Err(), s.proxy.Log())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+	return nil
 }
 
 // close ends the proxy, then the servers. The stage may be half built.
 func (s *stage) close() {
 	if s.proxy != nil {
-		_ = s.proxy.signal(syscall.SIGTERM)
-		s.proxy.end(5 * time.Second)
+		s.proxy.Stop()
+		s.proxy.Close()
 	}
 	if s.conn != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -177,7 +139,7 @@ func (s *stage) close() {
 func (s *stage) direct(role string) string { return s.postgres.URLFor(role, database) }
 
 func (s *stage) proxied(role string) string {
-	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", role, s.listen, database)
+	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", role, s.proxy.Addr(), database)
 }
 
 func (s *stage) redisURL(number int) string {
@@ -186,11 +148,4 @@ func (s *stage) redisURL(number int) string {
 
 // console is the console's address. The token is in the fragment, which no server and no log
 // gets.
-func (s *stage) console() string { return "http://" + s.admin + "/console/#token=" + s.token }
-
-func (s *stage) proxyLog() string { return filepath.Join(s.dir, "proxy.log") }
-
-func freeAddress() (string, error) {
-	port, err := servers.FreePort()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
-}
+func (s *stage) console() string { return "http://" + s.proxy.Admin + "/console/#token=" + s.token }

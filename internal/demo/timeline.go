@@ -13,7 +13,15 @@ import (
 type timeline struct {
 	w      io.Writer
 	start  time.Time
+	now    time.Time // of what is printed; zero is the present
 	colour bool
+}
+
+// at is the timeline for what happened at a time.
+func (t *timeline) at(when time.Time) *timeline {
+	past := *t
+	past.now = when
+	return &past
 }
 
 func newTimeline(w io.Writer, colour bool) *timeline {
@@ -72,7 +80,11 @@ func (t *timeline) print(who, what string, token fence.Token, answer string) {
 	if token > 0 {
 		number = token.String()
 	}
-	since := fmt.Sprintf("%.1fs", time.Since(t.start).Seconds())
+	now := t.now
+	if now.IsZero() {
+		now = time.Now()
+	}
+	since := fmt.Sprintf("%.1fs", now.Sub(t.start).Seconds())
 	fmt.Fprintln(t.w, strings.TrimRight(fmt.Sprintf(layout, since, who, what, number, answer), " "))
 }
 

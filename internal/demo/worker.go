@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,22 +16,21 @@ import (
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
-// workerConfig is the first line that a worker reads. Each further line is a command: acquire,
-// or a status to write.
+// workerConfig is a worker's argument.
 type workerConfig struct {
-	Name     string        `json:"name"`
 	Database string        `json:"database"`
 	Redis    string        `json:"redis"`
 	Issuer   string        `json:"issuer,omitempty"` // seals grants; without it nothing is fenced
 	TTL      time.Duration `json:"ttl"`
 }
 
-const acquire = "acquire"
-
-// event is a worker's answer to a line.
+// event is a line that a worker prints.
 type event struct {
 	Event   string      `json:"event"`
-	Token   fence.Token `json:"token,omitempty"`
+	At      time.Time   `json:"at"`
+	Worker  string      `json:"worker"`
+	Token   fence.Token `json:"token"`
+	Status  string      `json:"status,omitempty"` // that was written, or was to be
 	Tag     string      `json:"tag,omitempty"`
 	Code    string      `json:"code,omitempty"` // the SQLSTATE of an error of the database
 	Message string      `json:"message,omitempty"`
@@ -40,56 +38,55 @@ type event struct {
 }
 
 const (
-	ready    = "ready"
 	acquired = "acquired"
 	wrote    = "wrote"
 	failed   = "failed"
 )
 
+// atWork is the application_name of a worker that has begun, and has more to write.
+const atWork = "wirefence demo at work"
+
 // String is the database's answer, in one line.
 func (e event) String() string {
-	switch {
-	case e.Event != failed:
-		return e.Tag
-	case e.Code != "":
+	if e.Event == failed {
 		return "ERROR " + e.Code + ": " + e.Message
 	}
-	return e.Message
+	return e.Tag
 }
 
 // worker acquires the lease and writes under it, as an application would.
 type worker struct {
 	config workerConfig
+	name   string
+	events *json.Encoder
 	client *lockclient.Client
 	conn   *pgx.Conn
 	lease  *lockclient.Lease
 }
 
-// Work runs a worker: it does what the lines of in say, and answers on out, until in ends.
-func Work(ctx context.Context, in io.Reader, out io.Writer) error {
-	lines, answers := bufio.NewScanner(in), json.NewEncoder(out)
-	var w worker
-	if !lines.Scan() {
-		return errors.New("nothing came on standard input: this command is run by `wirefence demo`")
+// Work runs a worker whose configuration is JSON, and prints its events. Where the order is new,
+// it is worker A and has more to do after a while, otherwise B.
+func Work(ctx context.Context, config string, out io.Writer) error {
+	w := worker{events: json.NewEncoder(out)}
+	if err := json.Unmarshal([]byte(config), &w.config); err != nil {
+		return fmt.Errorf("this command is run by `wirefence demo`; its argument is no configuration of a worker: %w", err)
 	}
-	if err := json.Unmarshal(lines.Bytes(), &w.config); err != nil {
-		return fmt.Errorf("the first line on standard input is no configuration of a worker: %w", err)
-	}
-	err := w.connect(ctx, func() error {
-		if err := answers.Encode(event{Event: ready}); err != nil {
+	return w.connect(ctx, func() error {
+		if err := w.acquire(ctx); err != nil {
 			return err
 		}
-		for lines.Scan() {
-			if err := answers.Encode(w.do(ctx, lines.Text())); err != nil {
-				return err
-			}
+		if w.name == "B" {
+			return w.write(ctx, shipped)
 		}
-		return lines.Err()
+		if err := w.write(ctx, packed); err != nil {
+			return err
+		}
+		if _, err := w.conn.Exec(ctx, "SET application_name = '"+atWork+"'"); err != nil {
+			return err
+		}
+		time.Sleep(w.config.TTL)
+		return w.write(ctx, cancelled)
 	})
-	if w.client == nil { // it is not connected
-		return errors.Join(err, answers.Encode(failure(err)))
-	}
-	return err
 }
 
 // connect runs work with connections to the database and the lease store.
@@ -98,7 +95,10 @@ func (w *worker) connect(ctx context.Context, work func() error) (err error) {
 		return err
 	}
 	defer w.conn.Close(ctx)
-	options := lockclient.Options{TTL: w.config.TTL, Holder: "worker-" + w.config.Name, RetryMax: 100 * time.Millisecond, Unsealed: w.config.Issuer == ""}
+	if err := w.conn.QueryRow(ctx, "SELECT CASE status WHEN 'new' THEN 'A' ELSE 'B' END FROM orders WHERE id = 1").Scan(&w.name); err != nil {
+		return err
+	}
+	options := lockclient.Options{TTL: w.config.TTL, Holder: "worker-" + w.name, RetryMax: 100 * time.Millisecond, Unsealed: w.config.Issuer == ""}
 	if w.config.Issuer != "" {
 		issuer, err := pgx.Connect(ctx, w.config.Issuer)
 		if err != nil {
@@ -119,45 +119,36 @@ func (w *worker) connect(ctx context.Context, work func() error) (err error) {
 	return work()
 }
 
-func (w *worker) do(ctx context.Context, command string) (e event) {
-	var err error
-	if command == acquire {
-		e, err = w.acquire(ctx)
-	} else {
-		e, err = w.write(ctx, command)
-	}
-	if err != nil {
-		return failure(err)
-	}
-	return e
-}
-
 // acquire waits for the lease. Through the proxy, the session carries its fence from then on:
 // a fenced worker does nothing else differently.
-func (w *worker) acquire(ctx context.Context) (e event, err error) {
+func (w *worker) acquire(ctx context.Context) (err error) {
 	if w.lease, err = w.client.Acquire(ctx, resource); err != nil {
-		return e, err
+		return err
 	}
 	if w.config.Issuer != "" {
 		if _, err := w.conn.Exec(ctx, w.lease.Fence().Session()); err != nil {
-			return e, err
+			return err
 		}
 	}
-	return event{Event: acquired, Token: w.lease.Token()}, nil
+	return w.print(event{Event: acquired})
 }
 
 // write doesn't check whether the lease is still held: this worker becomes the zombie. A check
 // wouldn't help, since a process can be stopped between the check and the write. For the same
-// reason the context isn't the lease's.
-func (w *worker) write(ctx context.Context, status string) (event, error) {
+// reason the context isn't the lease's. The database's refusal is printed, too.
+func (w *worker) write(ctx context.Context, status string) error {
 	tag, err := w.conn.Exec(ctx, "UPDATE orders SET status = $1, written_by = $2, token = $3 WHERE id = 1",
-		status, w.config.Name, int64(w.lease.Token()))
-	return event{Event: wrote, Tag: tag.String()}, err
+		status, w.name, int64(w.lease.Token()))
+	e := event{Event: wrote, Status: status, Tag: tag.String()}
+	if refusal := new(pgconn.PgError); errors.As(err, &refusal) {
+		e.Event, e.Code, e.Message, e.Detail = failed, refusal.Code, refusal.Message, refusal.Detail
+	} else if err != nil {
+		return err
+	}
+	return w.print(e)
 }
 
-func failure(err error) event {
-	if pg := new(pgconn.PgError); errors.As(err, &pg) {
-		return event{Event: failed, Code: pg.Code, Message: pg.Message, Detail: pg.Detail}
-	}
-	return event{Event: failed, Message: err.Error()}
+func (w *worker) print(e event) error {
+	e.At, e.Worker, e.Token = time.Now(), w.name, w.lease.Token()
+	return w.events.Encode(e)
 }

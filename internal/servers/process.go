@@ -117,7 +117,7 @@ func (p *process) data() string { return filepath.Join(p.dir, "data") }
 
 // run starts a command and returns when it is ready, within a minute.
 func (p *process) run(ctx context.Context, cmd *exec.Cmd, ready func(context.Context) bool) error {
-	log, err := os.OpenFile(filepath.Join(p.dir, "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -180,8 +180,11 @@ func (p *process) Close() {
 // Addr is host:port of the server.
 func (p *process) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Port)) }
 
+// LogFile is the path of the server's log.
+func (p *process) LogFile() string { return filepath.Join(p.dir, "server.log") }
+
 // Log returns what the server has logged.
 func (p *process) Log() string {
-	text, _ := os.ReadFile(filepath.Join(p.dir, "server.log"))
+	text, _ := os.ReadFile(p.LogFile())
 	return string(text)
 }

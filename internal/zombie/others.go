@@ -20,7 +20,7 @@ const (
 
 // before looks for other writers before the first run.
 func (p *play) before(ctx context.Context) (err error) {
-	p.Tell(fmt.Sprintf("looking for other writers for %v", p.Control))
+	p.Tell(Other, fmt.Sprintf("looking for other writers for %v", p.Control))
 	others, err := p.control(ctx)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func (p *play) freezeFirst(ctx context.Context) (err error) {
 	if p.first, err = p.start(&p.report.First); err != nil {
 		return err
 	}
-	p.Tell("the first run has been started")
+	p.Tell(FirstStarted, "the first run has been started")
 	if err := p.awaitFreeze(ctx); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (p *play) freezeFirst(ctx context.Context) (err error) {
 	if p.isGone(p.first) {
 		return p.endedBefore()
 	}
-	p.Tell(fmt.Sprintf("it is frozen; its lock is to run out within %v", p.LockEndsAfter))
+	p.Tell(FirstFrozen, fmt.Sprintf("it is frozen; its lock is to run out within %v", p.LockEndsAfter))
 	own, err := p.changes(ctx)
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (p *play) runSecond(ctx context.Context) (err error) {
 	if p.second, err = p.start(&p.report.Second); err != nil {
 		return err
 	}
-	p.Tell("the second run has been started")
+	p.Tell(SecondStarted, "the second run has been started")
 	if err := p.awaitSecond(ctx); err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (p *play) awaitSecond(ctx context.Context) error {
 	if _, err := p.freeze(ctx, p.second, &p.report.Second); err != nil {
 		return err
 	}
-	p.Tell("the second run is frozen, too")
+	p.Tell(Other, "the second run is frozen, too")
 	p.seconds, err = p.openTransactions(ctx)
 	maps.DeleteFunc(p.seconds, func(xid uint32, _ bool) bool { return p.firsts[xid] })
 	return err
@@ -273,7 +273,7 @@ func (p *play) thawFirst(ctx context.Context) error {
 	}
 	p.report.First.Thawed = now()
 	p.first.Thaw()
-	p.Tell("the first run goes on")
+	p.Tell(FirstThawed, "the first run goes on")
 	gone, err := await(ctx, p.first, limit)
 	if err != nil {
 		return err
@@ -307,7 +307,7 @@ func (p *play) judge(ctx context.Context) error {
 	if _, err := p.settle(ctx); err != nil {
 		return err
 	}
-	p.Tell(fmt.Sprintf("looking for other writers for %v", p.Control))
+	p.Tell(Other, fmt.Sprintf("looking for other writers for %v", p.Control))
 	others, err := p.control(ctx)
 	switch first := p.report.First; {
 	case err != nil:

@@ -4,6 +4,8 @@
 //
 // The changes are decoded from the server's log (a temporary logical slot with test_decoding), or,
 // where that isn't allowed, found by comparing the tables. No schema of Wirefence's is needed.
+// pgoutput would need a publication of the tables: while a table without a replica identity is in
+// one, the server refuses its UPDATEs and DELETEs, and a publication outlives a play that is killed.
 //
 // The package imports internal/runner.
 package zombie
@@ -44,9 +46,21 @@ type Options struct {
 	TermGrace time.Duration
 	// Output gets the output of both runs; nil is /dev/null.
 	Output *os.File
-	// Tell gets a line for each step; nil for none.
-	Tell func(step string)
+	// Tell gets each step, with a line for people; nil for none.
+	Tell func(step Step, line string)
 }
+
+// Step is what happens in a play.
+type Step int
+
+// Other are steps that nobody needs to tell apart.
+const (
+	Other Step = iota
+	FirstStarted
+	FirstFrozen
+	SecondStarted
+	FirstThawed
+)
 
 // Validate reports what is missing or contradictory.
 func (o Options) Validate() error {
@@ -107,7 +121,7 @@ func Play(ctx context.Context, conn *pgx.Conn, o Options) (_ *Report, err error)
 		return nil, err
 	}
 	if o.Tell == nil {
-		o.Tell = func(string) {}
+		o.Tell = func(Step, string) {}
 	}
 	opening, cancel := context.WithTimeoutCause(ctx, openTime, fmt.Errorf("decoding can't begin: a transaction that was open before has not ended within %v", openTime))
 	defer cancel()

@@ -1,7 +1,0 @@
-//go:build !linux
-
-package demo
-
-import "syscall"
-
-func endWithParent(*syscall.SysProcAttr) {}
