@@ -117,43 +117,26 @@ func completeWrapped(c *cobra.Command, args []string, begun string) ([]string, c
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-func completeResource(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return askForNames(c, begun, func(ctx context.Context, conn *pgx.Conn) (names []string, err error) {
-		all, err := fence.Status(ctx, conn)
-		for _, r := range all {
-			names = append(names, string(r.Resource))
-		}
-		return names, err
-	})
-}
+var (
+	completeResource = completeOne(fence.Status, func(r fence.ResourceStatus) string { return string(r.Resource) })
+	completeGuarded  = completeOne(fence.Guards, func(g fence.Guard) string { return g.Table })
+	completeClass    = completeOne(fence.RowClasses, func(class fence.RowClass) string { return class.Class })
+)
 
-func completeGuarded(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return askForNames(c, begun, func(ctx context.Context, conn *pgx.Conn) (names []string, err error) {
-		all, err := fence.Guards(ctx, conn)
-		for _, g := range all {
-			names = append(names, g.Table)
+// completeOne completes a single argument by the names of what the database lists.
+func completeOne[T any](list func(context.Context, fence.Querier) ([]T, error), nameOf func(T) string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return names, err
-	})
-}
-
-func completeClass(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return askForNames(c, begun, func(ctx context.Context, conn *pgx.Conn) (names []string, err error) {
+			all, err := list(ctx, conn)
+			for _, one := range all {
+				names = append(names, nameOf(one))
+			}
+			return names, err
+		})
 	}
-	return askForNames(c, begun, func(ctx context.Context, conn *pgx.Conn) (names []string, err error) {
-		all, err := fence.RowClasses(ctx, conn)
-		for _, class := range all {
-			names = append(names, class.Class)
-		}
-		return names, err
-	})
 }
 
 // Completion waits for a database, and lists names, within these bounds.

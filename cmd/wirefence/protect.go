@@ -58,26 +58,31 @@ func protect(ctx context.Context, conn *pgx.Conn, table string, cfg protectSetti
 	return nil
 }
 
-type unprotectSettings struct {
+func unprotectCommand() *cobra.Command {
+	return undoCommand(&cobra.Command{
+		Use:   "unprotect [flags] TABLE",
+		Short: "Remove the guards of a table, its partitions and its inheritance children",
+		Args:  exactly(1, "one table"),
+	}, fence.Unprotect, func(table string) any { return unprotectedJSON{table} }, "%s is not guarded any more\n")
+}
+
+type undoSettings struct {
 	OwnerSettings
 	OutputSettings
 }
 
-func unprotectCommand() *cobra.Command {
-	return withSettings(&cobra.Command{
-		Use:   "unprotect [flags] TABLE",
-		Short: "Remove the guards of a table, its partitions and its inheritance children",
-		Args:  exactly(1, "one table"),
-	}, func(c *cobra.Command, cfg unprotectSettings, args []string) error {
+// undoCommand adds what takes a declaration of the name in its argument back, and says so.
+func undoCommand(c *cobra.Command, undo func(context.Context, fence.Querier, string) error, inJSON func(name string) any, text string) *cobra.Command {
+	return withSettings(c, func(c *cobra.Command, cfg undoSettings, args []string) error {
 		return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
-			err := fence.Unprotect(c.Context(), conn, args[0])
+			err := undo(c.Context(), conn, args[0])
 			switch {
 			case err != nil:
 				return err
 			case cfg.inJSON():
-				return printJSON(c.OutOrStdout(), unprotectedJSON{args[0]})
+				return printJSON(c.OutOrStdout(), inJSON(args[0]))
 			}
-			fmt.Fprintf(c.OutOrStdout(), "%s is not guarded any more\n", args[0])
+			fmt.Fprintf(c.OutOrStdout(), text, args[0])
 			return nil
 		})
 	})

@@ -140,27 +140,10 @@ func printRows(ctx context.Context, conn *pgx.Conn, asJSON bool, w io.Writer) er
 	return t.Flush()
 }
 
-type rowsDropSettings struct {
-	OwnerSettings
-	OutputSettings
-}
-
 func rowsDropCommand() *cobra.Command {
-	return withSettings(&cobra.Command{
+	return undoCommand(&cobra.Command{
 		Use:   "drop [flags] CLASS",
 		Short: "Take the declaration of a class back; its fences are refused from then on",
 		Args:  exactly(1, "one class"),
-	}, func(c *cobra.Command, cfg rowsDropSettings, args []string) error {
-		return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
-			err := fence.DropRows(c.Context(), conn, args[0])
-			switch {
-			case err != nil:
-				return err
-			case cfg.inJSON():
-				return printJSON(c.OutOrStdout(), droppedRowsJSON{args[0]})
-			}
-			fmt.Fprintf(c.OutOrStdout(), "class %s is not declared any more\n", args[0])
-			return nil
-		})
-	})
+	}, fence.DropRows, func(class string) any { return droppedRowsJSON{class} }, "class %s is not declared any more\n")
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -70,27 +71,21 @@ func (s *Server) whoami(w http.ResponseWriter, r *http.Request, _ fence.Resource
 }
 
 func (s *Server) guards(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
-	if s.options.Database == nil {
-		return errNoDatabase
-	}
-	all, err := fence.Guards(r.Context(), s.options.Database)
-	if err != nil {
-		return err
-	}
-	return write(w, struct {
-		Guards []fence.Guard `json:"guards"`
-	}{all})
+	return list(s, w, r, "guards", fence.Guards)
 }
 
 func (s *Server) rows(w http.ResponseWriter, r *http.Request, _ fence.Resource) error {
+	return list(s, w, r, "rows", fence.RowClasses)
+}
+
+// list answers with what the database has of a kind.
+func list[T any](s *Server, w http.ResponseWriter, r *http.Request, kind string, of func(context.Context, fence.Querier) ([]T, error)) error {
 	if s.options.Database == nil {
 		return errNoDatabase
 	}
-	all, err := fence.RowClasses(r.Context(), s.options.Database)
+	all, err := of(r.Context(), s.options.Database)
 	if err != nil {
 		return err
 	}
-	return write(w, struct {
-		Rows []fence.RowClass `json:"rows"`
-	}{all})
+	return write(w, map[string][]T{kind: all})
 }

@@ -64,11 +64,7 @@ func StartCitus(ctx context.Context, workers int, settings map[string]string) (*
 		})
 	}
 	starts.Wait()
-	if err := errors.Join(errs...); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
+	return orClosed(c, errors.Join(errs...))
 }
 
 // Nodes are all servers, the coordinator first.

@@ -60,11 +60,7 @@ func StartPatroni(ctx context.Context) (*Patroni, error) {
 		return nil, errors.New("no PostgreSQL with pg_rewind found: run scripts/install-servers (Debian, Ubuntu), or put all of its programs on the PATH")
 	}
 	p := &Patroni{}
-	if err := p.start(ctx, bin); err != nil {
-		p.Close()
-		return nil, err
-	}
-	return p, nil
+	return orClosed(p, p.start(ctx, bin))
 }
 
 func (p *Patroni) start(ctx context.Context, bin string) (err error) {
@@ -110,11 +106,7 @@ func newPatroniMember(name, bin string) (*PatroniMember, error) {
 	if err == nil && m.account != nil {
 		err = os.Chown(m.dir, int(m.account.Uid), int(m.account.Gid))
 	}
-	if err != nil {
-		m.Close()
-		return nil, err
-	}
-	return m, nil
+	return orClosed(m, err)
 }
 
 // Both members get the same users and the same settings; where they meet are the

@@ -69,11 +69,7 @@ func StartPgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBouncer, error
 	if b.dir, err = os.MkdirTemp("", "wf-pgb-"); err != nil {
 		return nil, err
 	}
-	if err := b.run(ctx, path, account, cfg); err != nil {
-		b.Close()
-		return nil, err
-	}
-	return b, nil
+	return orClosed(b, b.run(ctx, path, account, cfg))
 }
 
 // files writes the configuration and returns its path and that of the log.

@@ -78,11 +78,7 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	if err == nil {
 		err = p.Start(ctx)
 	}
-	if err != nil {
-		p.Close()
-		return nil, err
-	}
-	return p, nil
+	return orClosed(p, err)
 }
 
 // initialise makes a cluster and configures it.

@@ -93,6 +93,15 @@ func (c *child) Pause() error {
 
 func (c *child) Resume() error { return c.cmd.Process.Signal(syscall.SIGCONT) }
 
+// orClosed returns a server that was started, or closes what there is of one that was not.
+func orClosed[S interface{ Close() }](s S, err error) (S, error) {
+	if err != nil {
+		s.Close()
+		return *new(S), err
+	}
+	return s, nil
+}
+
 // process is a server of one process with a folder of its own. The type that embeds it
 // starts it.
 type process struct {

@@ -30,11 +30,7 @@ func StartPrometheus(ctx context.Context, config string) (*Prometheus, error) {
 		err = p.run(ctx, exec.Command(path, "--config.file="+file, "--storage.tsdb.path="+p.data(),
 			"--web.listen-address="+p.Addr()), p.ready)
 	}
-	if err != nil {
-		p.Close()
-		return nil, err
-	}
-	return p, nil
+	return orClosed(p, err)
 }
 
 // Alertmanager is a running Alertmanager.
@@ -56,11 +52,7 @@ func StartAlertmanager(ctx context.Context) (*Alertmanager, error) {
 		err = a.run(ctx, exec.Command(path, "--config.file="+file, "--storage.path="+a.data(),
 			"--web.listen-address="+a.Addr(), "--cluster.listen-address="), a.ready)
 	}
-	if err != nil {
-		a.Close()
-		return nil, err
-	}
-	return a, nil
+	return orClosed(a, err)
 }
 
 // lookUp finds a command, by the first of its names that is on the PATH.

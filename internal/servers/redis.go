@@ -30,11 +30,7 @@ func StartRedis(ctx context.Context, args ...string) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.Start(ctx); err != nil {
-		r.Close()
-		return nil, err
-	}
-	return r, nil
+	return orClosed(r, r.Start(ctx))
 }
 
 // newRedis makes a server that is not started yet.

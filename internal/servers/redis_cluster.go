@@ -25,11 +25,7 @@ const (
 // nodes.
 func StartRedisCluster(ctx context.Context, args ...string) (*RedisCluster, error) {
 	c := &RedisCluster{}
-	if err := c.start(ctx, args); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
+	return orClosed(c, c.start(ctx, args))
 }
 
 func (c *RedisCluster) start(ctx context.Context, args []string) error {

@@ -36,11 +36,7 @@ const sentinelPace = "sentinel debug info-period 200 publish-period 200 ask-peri
 // are passed on to master and replica.
 func StartRedisSentinel(ctx context.Context, args ...string) (*RedisSentinel, error) {
 	s := &RedisSentinel{}
-	if err := s.start(ctx, args); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
+	return orClosed(s, s.start(ctx, args))
 }
 
 func (s *RedisSentinel) start(ctx context.Context, args []string) (err error) {

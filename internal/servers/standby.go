@@ -38,11 +38,7 @@ func (p *Postgres) Restore(ctx context.Context, behind func() error) (*Postgres,
 	if err != nil {
 		return nil, err
 	}
-	if err := s.awaitRecovered(ctx); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
+	return orClosed(s, s.awaitRecovered(ctx))
 }
 
 func (p *Postgres) awaitRecovered(ctx context.Context) error {
@@ -74,11 +70,7 @@ func (p *Postgres) startCopy(ctx context.Context, signal, settings string, behin
 	if err == nil {
 		err = s.Start(ctx)
 	}
-	if err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
+	return orClosed(s, err)
 }
 
 // backUp copies the data of a running server as the manual has it in "Making a Base

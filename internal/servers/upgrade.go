@@ -30,11 +30,7 @@ func (p *Postgres) Upgrade(ctx context.Context) (*Postgres, error) {
 		return nil, err
 	}
 	to.SocketDir = to.dir
-	if err := to.upgradeFrom(ctx, p); err != nil {
-		to.Close()
-		return nil, err
-	}
-	return to, nil
+	return orClosed(to, to.upgradeFrom(ctx, p))
 }
 
 func (p *Postgres) upgradeFrom(ctx context.Context, old *Postgres) error {

@@ -57,11 +57,7 @@ func StartWirefence(ctx context.Context, binary string, settings ...string) (*Wi
 		w.Admin = fmt.Sprint("127.0.0.1:", port)
 		w.settings = append(slices.Clone(settings), "WIREFENCE_ADMIN_LISTEN="+w.Admin)
 	}
-	if err := w.Start(ctx); err != nil {
-		w.Close()
-		return nil, err
-	}
-	return w, nil
+	return orClosed(w, w.Start(ctx))
 }
 
 // Start starts a proxy that was ended, on the same ports.
