@@ -25,7 +25,7 @@ func Decide(f *Facts, m *Message, inserts []Insert) Action {
 		}
 		return Action{Do: Refuse, By: by, Refusal: r}
 	}
-	if a, ahead := f.ofPrepared(m, by, setter); ahead {
+	if a, ahead := f.uncoverable(m, by, setter); ahead {
 		return a
 	}
 	a, ahead := f.beforeGroup(m, by)
@@ -118,19 +118,23 @@ func (f *Facts) forbidden(m *Message, by Carrier) (Refusal, bool) {
 	return Refusal{}, false
 }
 
-// ofPrepared decides on PREPARE TRANSACTION, COMMIT PREPARED and ROLLBACK PREPARED, which no
-// check can cover: they need a session, and a transaction, without a fence. If only the session
-// variable knows, it is asked.
-func (f *Facts) ofPrepared(m *Message, by Carrier, setter int) (Action, bool) {
+// uncoverable decides on PREPARE TRANSACTION, COMMIT PREPARED, ROLLBACK PREPARED and texts that aren't
+// read, which no check can cover: they need a session, and a transaction, without a fence. If only the
+// session variable knows, it is asked.
+func (f *Facts) uncoverable(m *Message, by Carrier, setter int) (Action, bool) {
 	i := slices.IndexFunc(m.Statements, func(st sqltext.Statement) bool {
 		return st.Class == sqltext.PreparesTransaction || st.Class == sqltext.EndsPrepared
 	})
-	if i < 0 || f.CurrentBlock() == FailedBlock {
+	if !m.TooLarge && (i < 0 || f.CurrentBlock() == FailedBlock) {
 		return Action{}, false
 	}
 	reason, suspected := EndsUnseen, by.Variable
 	certain := by.Comment != "" || by.Stamp != "" || f.Required || setter >= 0
-	if m.PreparesTransaction() {
+	switch {
+	case m.TooLarge:
+		reason, i = TooLarge, 0
+		certain = certain || f.Fenced || f.Hold.State != NoHold
+	case m.PreparesTransaction():
 		reason, suspected = TransactionKept, by.Variable || f.Fenced
 		certain = certain || f.Judged || f.FencedBy != ""
 	}

@@ -139,6 +139,8 @@ type row struct {
 	want    string
 }
 
+var unread = &Message{Kind: Query, TooLarge: true}
+
 func judge(t *testing.T, rows map[string]row) {
 	t.Helper()
 	for name, r := range rows {
@@ -162,6 +164,7 @@ func TestUnfencedSessions(t *testing.T) {
 		"COMMIT PREPARED":            {situation(unfenced), saying("COMMIT PREPARED 'x'"), "forward"},
 		"a fence that can't be read": {situation(unfenced), saying(insert + " /*wirefence.token='orders='*/"), refused(fence.MalformedToken, Plain, 0)},
 		"a text that sets one":       {situation(unfenced), saying(set), "forward"},
+		"a text that isn't read":     {situation(unfenced), unread, "forward"},
 		"behind that in the text":    {situation(unfenced), saying(insert + ";" + set + ";" + insert + ";" + insert), "forward, checks 2, covered"},
 		"an unlock, nothing held":    {situation(unfenced), saying(unlock), "forward"},
 	})
@@ -406,6 +409,13 @@ func TestWhatIsRefused(t *testing.T) {
 	judge(t, map[string]row{
 		"a fence where nothing can check it":     {situation(noSchema), saying(signed), not(NoSchema)},
 		"the variable may be empty there":        {situation(noSchema), saying(insert), "forward, checks 0, covered"},
+		"a text that isn't read":                 {situation(), unread, "ask"},
+		"behind others":                          {situation(pipelined), unread, "wait"},
+		"of a session with a fence":              {situation(told(Filled)), unread, not(TooLarge)},
+		"of one without":                         {situation(told(Empty)), unread, "forward"},
+		"where one is required":                  {situation(unfenced, required), unread, not(TooLarge)},
+		"under a hold, not read":                 {situation(holds(variable)), unread, not(TooLarge)},
+		"in a transaction under a fence":         {situation(unfenced, inBlock, fenced), unread, not(TooLarge)},
 		"PREPARE with a fence":                   {situation(), saying("PREPARE p AS " + signed), not(StoredFence)},
 		"DECLARE with a fence":                   {situation(inBlock), saying("DECLARE c CURSOR FOR SELECT 1 /*wirefence.token='orders=34'*/"), not(StoredFence)},
 		"the second of a text":                   {situation(), saying("SELECT 1; PREPARE p AS " + signed), refused(fence.CannotBeFenced, StoredFence, 1)},

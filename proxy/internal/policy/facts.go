@@ -218,6 +218,8 @@ type Message struct {
 	FenceErr error
 	// BySettings says that its text may read differently under other settings.
 	BySettings bool
+	// TooLarge says that its text isn't read: Statements and Fence are empty.
+	TooLarge bool
 }
 
 // Carrier returns the carrier of a message with this fence in its comments.

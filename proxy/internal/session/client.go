@@ -6,7 +6,6 @@ import (
 
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
-	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -56,7 +55,7 @@ func (s *Session) flushToServer(out *Out) {
 
 // atMessageStart reports whether the client's next byte begins a message.
 func (s *Session) atMessageStart() bool {
-	return s.passLeft == 0 && s.dropLeft == 0 && s.oversize.left == 0
+	return s.passLeft == 0 && s.dropLeft == 0
 }
 
 // quiet reports whether nothing is outstanding and no batch is open.
@@ -69,7 +68,9 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 	case s.passLeft > 0:
 		n := min(s.passLeft, len(in))
 		s.passLeft -= n
-		s.searchParameters(in[:n])
+		if s.readOn(in[:n]); s.fatal != nil {
+			return 0
+		}
 		out.pass(at, at+n)
 		return n
 	case s.dropLeft > 0:
@@ -77,8 +78,6 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		s.dropLeft -= n
 		s.refuseDropped(out)
 		return n
-	case s.oversize.left > 0:
-		return s.streamOver(in, at, out)
 	}
 	typ, size, ok := wire.Header(in)
 	if !ok {
@@ -153,7 +152,7 @@ func (s *Session) handleMessage(typ byte, size int, in []byte, at int, out *Out)
 	switch typ {
 	case wire.Query, wire.Parse:
 		if size > s.cfg.MaxStatement {
-			return s.beginOver(typ, size, in, at, out)
+			return s.overlong(in, size, at, out)
 		}
 		if len(in) < size {
 			return 0
@@ -233,45 +232,6 @@ func (s *Session) pass(size, have, at int, out *Out) int {
 	s.passLeft = size - n
 	out.pass(at, at+n)
 	return n
-}
-
-// parameters is the search of parameters that come in parts.
-type parameters struct {
-	open   bool
-	portal string // of a Bind
-	tail   []byte // the end of what was searched, which may be the beginning of a word
-}
-
-// passSearched forwards the message at offset at, whose first part was searched, and has the
-// bytes searched that have not come yet.
-func (s *Session) passSearched(portal string, in []byte, size, at int, out *Out) int {
-	if p := &s.parameters; len(in) < size {
-		p.open, p.portal = true, portal
-		p.tail = append(p.tail[:0], in[max(0, len(in)-longestWord):]...)
-	}
-	return s.pass(size, len(in), at, out)
-}
-
-// longestWord is at least the length in bytes of each word that a parameter is searched for.
-const longestWord = 32
-
-// searchParameters searches the next part of a message's parameters.
-func (s *Session) searchParameters(part []byte) {
-	p := &s.parameters
-	if !p.open {
-		return
-	}
-	p.tail = append(p.tail, part[:min(len(part), longestWord)]...)
-	flags := sqltext.ParameterFlags(part) | sqltext.ParameterFlags(p.tail)
-	if st := s.names.portals.Latest([]byte(p.portal)); st != nil {
-		st.text.Flags |= flags
-	}
-	s.noteFlags(flags)
-	if len(part) > longestWord {
-		p.tail = append(p.tail, part[len(part)-longestWord:]...)
-	}
-	p.tail = append(p.tail[:0], p.tail[max(0, len(p.tail)-longestWord):]...)
-	p.open = s.passLeft > 0
 }
 
 // drop discards the message, with the bytes that have not come yet.

@@ -14,8 +14,7 @@ func (s *Session) parse(msg []byte, at int, out *Out) int {
 	name, rest, ok := wire.CString(msg[wire.HeaderSize:])
 	body, _, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
-		s.q.Push(ledger.Parse)
-		return s.pass(len(msg), len(msg), at, out)
+		return s.namesUnread(msg, len(msg), at, out)
 	}
 	s.tracing = s.traceOf(body)
 	s.forgetIdle()
@@ -41,10 +40,7 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	portal, rest, ok := wire.CString(have)
 	name, values, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
-		if len(in) < size && len(have) < maxSmall {
-			return 0
-		}
-		return s.bindUnread(in, size, at, out)
+		return s.namesUnread(in, size, at, out)
 	}
 	st, ok := s.statementOf(&s.names.prepared, name)
 	if !ok {
@@ -55,7 +51,7 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 	}
 	st.text.Flags |= sqltext.ParameterFlags(values)
 	s.noteBind(portal, st, len(in) < size)
-	return s.passSearched(string(portal), in, size, at, out)
+	return s.passReading(&s.names.portals, portal, in[:min(size, len(in))], size, at, out)
 }
 
 // statementOf returns what a name stands for. It returns false if the server must answer first,
@@ -75,18 +71,6 @@ func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st s
 // so that it need not be remembered.
 func (st *statement) isUnseen() bool {
 	return *st == unseen
-}
-
-// bindUnread handles a Bind whose names can't be read: they are too long, or the message is
-// malformed, which PostgreSQL refuses.
-func (s *Session) bindUnread(in []byte, size, at int, out *Out) int {
-	if len(in) >= size { // malformed
-		s.openBatch()
-		s.q.Push(ledger.Bind)
-		return s.pass(size, len(in), at, out)
-	}
-	s.violation("the names in a Bind have more than %d bytes", maxSmall) // as PostgreSQL allows in a Describe
-	return 0
 }
 
 // decideByName decides on a message about the statement that a name stands for.
@@ -131,8 +115,7 @@ func (s *Session) decideInBatch(m *policy.Message, body []byte, size, have int, 
 func (s *Session) execute(msg []byte, at int, out *Out) int {
 	name, _, ok := wire.CString(msg[wire.HeaderSize:])
 	if !ok {
-		s.q.Push(ledger.Execute)
-		return s.pass(len(msg), len(msg), at, out)
+		return s.namesUnread(msg, len(msg), at, out)
 	}
 	st, ok := s.statementOf(&s.names.portals, name)
 	if !ok {
@@ -176,10 +159,8 @@ func (s *Session) describe(msg []byte, at int, out *Out) int {
 		names = &s.names.portals
 	}
 	name, _, ok := wire.CString(msg[min(wire.HeaderSize+1, len(msg)):])
-	if !ok { // malformed
-		s.openBatch()
-		s.q.Push(ledger.Describe)
-		return s.pass(len(msg), len(msg), at, out)
+	if !ok {
+		return s.namesUnread(msg, len(msg), at, out)
 	}
 	st, ok := s.statementOf(names, name)
 	if !ok {

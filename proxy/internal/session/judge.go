@@ -167,7 +167,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 	under := coverOf(&a)
 	s.tally[under]++
 	s.q.Push(ledger.FunctionCall).Note.groupSample = s.timesGroup(under)
-	return s.passSearched("", in, size, at, out)
+	return s.passReading(nil, nil, in[:min(size, len(in))], size, at, out)
 }
 
 // canForwardUnread reports whether a text needs no lexing: the session carries no fence,

@@ -1,102 +1,111 @@
 package session
 
 import (
-	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// A text above MaxStatement is not buffered. In a session that carries a fence it is refused; where
-// only the session variable may carry one, the proxy asks first. In any other session it forwards the
-// text in parts and reads them. At a fence in a comment it closes the connections, so the server never
+// A text above MaxStatement, and parameters, are not buffered: they are forwarded in parts, and read
+// before. At a fence in a comment of such a text the proxy closes the connections, so the server never
 // gets the message's end and runs nothing of it.
 
-// oversize is the state of an over-long text.
-type oversize struct {
-	left   int // bytes that are still to be read
-	text   sqltext.Stream
-	parsed bool   // by a Parse, which gives it a name
-	name   string // "" for the unnamed statement
+// remainder is how the rest of a message is read that is being forwarded.
+type remainder struct {
+	open  bool
+	words sqltext.Search
+	text  bool                     // the scanner reads it, too
+	names *ledger.Names[statement] // of the statement or portal that the message makes, if it does
+	name  string
 }
 
-// maxOverName is how long the name in the Parse of an over-long text may be, in bytes.
-const maxOverName = 64
-
-// beginOver handles the head of a Query or Parse above MaxStatement.
-func (s *Session) beginOver(typ byte, size int, in []byte, at int, out *Out) int {
-	s.tracing = nil
-	s.forgetIdle()
-	m := policy.Message{Kind: policy.Query}
-	var name []byte
-	head := wire.HeaderSize
-	if typ == wire.Parse {
-		m.Kind = policy.Parse
-		var ok bool
-		if name, _, ok = wire.CString(in[wire.HeaderSize:]); !ok {
-			if name = in[wire.HeaderSize:]; len(name) <= maxOverName && len(in) < size {
-				return 0
-			}
-		}
-		head += min(len(name)+1, len(in)-wire.HeaderSize)
+// readOn reads the next part of the message that is being forwarded.
+func (s *Session) readOn(part []byte) {
+	r := &s.rest
+	if !r.open {
+		return
 	}
-	if s.onlySuspected() && s.answer == policy.NoAnswer && !s.batch.Open && !s.q.CopyIn() {
-		if s.quiet() {
-			s.exchangeFor(policy.Action{Do: policy.Ask, By: policy.Carrier{Variable: true}}, out)
-		}
-		return s.wait()
-	}
-	if !s.unfenced() && s.answer != policy.Empty {
-		a := policy.Action{Do: policy.Refuse, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
-		s.shadows(&a, nil, &m)
-		switch {
-		case a.Do != policy.Refuse:
-		case typ == wire.Query:
-			return s.refuseUnread(&a, &m, size, len(in), out)
-		default:
-			s.openBatch()
-			s.refuseBatch(&a, nil, &m, out)
-			return s.drop(size, len(in))
-		}
-	}
-	s.check.doubt = true // it may drop them
-	if typ == wire.Query {
-		s.answer = policy.NoAnswer
-		s.pushQuery(underNothing)
-	} else {
-		s.openBatch()
-		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Alone}})
-	}
-	s.oversize = oversize{left: size - head, text: sqltext.NewStream(s.options), parsed: typ == wire.Parse, name: string(name)}
-	out.pass(at, at+head)
-	return head
-}
-
-// onlySuspected reports whether nothing but the session variable can carry a fence.
-func (s *Session) onlySuspected() bool {
-	return s.mayCarry() && !s.login.fenced && !s.cfg.required() && !s.tx.judged && s.hold.state == policy.NoHold && s.cfg.Mode == Enforce
-}
-
-// streamOver handles the next part of an over-long text. Its last byte is not forwarded before
-// all of it was read.
-func (s *Session) streamOver(in []byte, at int, out *Out) int {
-	n := min(s.oversize.left, len(in))
-	if s.oversize.text.Read(in[:n]) {
+	if r.text && s.scanner.ReadPart(part) {
 		if s.cfg.Mode != Shadow {
 			s.End(*s.tooLarge())
-			return 0
+			return
 		}
 		s.reportShadow(s.tooLarge())
-		s.oversize.text = sqltext.NewStream(s.options)
+		r.text = false
 	}
-	s.oversize.left -= n
-	if s.oversize.text.Named() {
-		if st := s.names.prepared.Latest([]byte(s.oversize.name)); s.oversize.parsed && st != nil {
-			st.text.Flags |= sqltext.SetsVariable // which count where it is executed
-		} else {
-			s.noteFlags(sqltext.SetsVariable)
+	s.noteFound(r.words.ReadPart(part))
+	r.open = s.passLeft > 0
+}
+
+// noteFound records words in a part of a message. Those of a statement or a portal count where it is
+// executed.
+func (s *Session) noteFound(flags sqltext.Flags) {
+	if r := &s.rest; r.names != nil {
+		if st := r.names.Latest([]byte(r.name)); st != nil {
+			st.text.Flags |= flags
+			return
 		}
 	}
-	out.pass(at, at+n)
+	s.noteFlags(flags)
+}
+
+// overlong handles the head of a Query or Parse above MaxStatement.
+func (s *Session) overlong(in []byte, size, at int, out *Out) int {
+	s.tracing = nil
+	s.forgetIdle()
+	m, head := policy.Message{Kind: policy.Query, TooLarge: true}, wire.HeaderSize
+	var names *ledger.Names[statement]
+	var name []byte
+	if in[0] == wire.Query {
+		a, ok := s.decide(&m, nil, out)
+		switch {
+		case !ok:
+			return 0
+		case a.Do == policy.Refuse:
+			return s.refuseUnread(&a, &m, size, len(in), out)
+		}
+		s.pushQuery(underNothing)
+	} else {
+		var ok bool
+		if name, _, ok = wire.CString(in[wire.HeaderSize:min(size, len(in))]); !ok {
+			return s.namesUnread(in, size, at, out)
+		}
+		m.Kind = policy.Parse
+		if _, used, goesOn := s.decideInBatch(&m, nil, size, len(in), out); !goesOn {
+			return used
+		}
+		s.noteParse(name, statement{text: sqltext.Statement{Class: sqltext.Alone}})
+		names = &s.names.prepared
+		head += len(name) + 1
+	}
+	s.check.doubt = true // it may drop them
+	s.scanner.Begin(s.options)
+	n := s.passReading(names, name, in[:head], size, at, out)
+	s.rest.text = true
 	return n
+}
+
+// passReading forwards the message at offset at, of which the first bytes were read, and has the rest
+// read as it comes.
+func (s *Session) passReading(names *ledger.Names[statement], name, first []byte, size, at int, out *Out) int {
+	if len(first) < size {
+		s.rest = remainder{open: true, names: names, name: string(name)}
+		s.rest.words.ReadPart(first)
+	}
+	return s.pass(size, len(first), at, out)
+}
+
+// namesUnread handles a message in which the end of a name isn't found: the rest has not come, or
+// the message is malformed, which PostgreSQL refuses.
+func (s *Session) namesUnread(in []byte, size, at int, out *Out) int {
+	switch {
+	case len(in) >= size:
+		s.openBatch()
+		s.q.Push(ledger.Kind(in[0]))
+		return s.pass(size, size, at, out)
+	case len(in) >= maxSmall:
+		s.violation("the names in a message have more than %d bytes", maxSmall) // as PostgreSQL allows in a Describe
+	}
+	return 0
 }

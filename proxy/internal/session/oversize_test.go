@@ -11,8 +11,8 @@ import (
 func TestNoRefusalBeforeTheMessageHasCome(t *testing.T) {
 	message := wire.AppendQuery(nil, "SELECT '"+strings.Repeat("x", 4<<10)+"'")
 	for _, part := range []int{len(message), len(message) - 1, 700} {
-		s := begun(t, "orders=1")
-		s.cfg.MaxStatement = 1 << 10
+		s := begun(t, "")
+		s.cfg.MaxStatement, s.cfg.RequireFence = 1<<10, true
 		var sent string
 		at := 0
 		for end := 0; end < len(message); {

@@ -54,15 +54,15 @@ type Session struct {
 	q          ledger.Queue[note]
 	spareWoven []*ledger.Woven
 	// toServer is bytes for the server that FromServer or ReleaseHold made.
-	toServer   []byte
-	tx         openTransaction
-	batch      batch
-	names      names
-	parameters parameters
-	check      preparedCheck
-	hold       hold
-	exchange   exchange
-	ownName    string // of the proxy's portal, and the beginning of its statements' names
+	toServer []byte
+	tx       openTransaction
+	batch    batch
+	names    names
+	rest     remainder
+	check    preparedCheck
+	hold     hold
+	exchange exchange
+	ownName  string // of the proxy's portal, and the beginning of its statements' names
 
 	variable       variable
 	callsFunctions bool // the client has sent a FunctionCall
@@ -81,14 +81,13 @@ type Session struct {
 	passLeft   int                  // bytes of the current message that are still to be forwarded
 	dropLeft   int                  // bytes of the current message that are still to be discarded
 	refused    *wire.Error          // why the current message is refused behind that, if it is
-	oversize   oversize
-	inputWaits bool   // the client's next message waits for replies
-	queueFull  bool   // it waits for room in the queue alone
-	skipping   bool   // after an error the server discards messages until the next Sync
-	terminated bool   // the client sent Terminate
-	dropServer bool   // the rest of the server's message is not for the client
-	tracing    *trace // of the message that is being decided
-	spareTrace *trace // for the next one
+	inputWaits bool                 // the client's next message waits for replies
+	queueFull  bool                 // it waits for room in the queue alone
+	skipping   bool                 // after an error the server discards messages until the next Sync
+	terminated bool                 // the client sent Terminate
+	dropServer bool                 // the rest of the server's message is not for the client
+	tracing    *trace               // of the message that is being decided
+	spareTrace *trace               // for the next one
 
 	// The server's direction.
 	serverLeft int

@@ -255,7 +255,7 @@ func (t *traffic) verdict() string {
 	}
 	s := t.session
 	switch {
-	case s.Fatal() != nil && s.Fatal().Message == s.tooLarge().Message && s.oversize.left > 0:
+	case s.Fatal() != nil && s.Fatal().Message == s.tooLarge().Message && s.rest.text:
 		return "" // the text carries a fence
 	case s.Fatal() != nil:
 		return "the session ends: " + s.Fatal().Message

@@ -167,16 +167,16 @@ func (s *Scanner) fence(raw []byte) {
 	if s.result.Fence == "" {
 		s.first, s.result.Fence = s.last.fence, s.last.text
 	} else if s.last.text != s.result.Fence {
-		s.more = append(s.more, s.last.fence)
+		s.others = append(s.others, s.last.fence)
 	}
 }
 
 // merge adds up the fences of all comments, at once: a text may have many.
 func (s *Scanner) merge() {
-	if len(s.more) == 0 || s.result.FenceErr != nil {
+	if len(s.others) == 0 || s.result.FenceErr != nil {
 		return
 	}
-	sum, err := s.first.Merge(s.more...)
+	sum, err := s.first.Merge(s.others...)
 	if err != nil {
 		s.result.FenceErr = err
 		return

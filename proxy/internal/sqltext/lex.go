@@ -45,13 +45,64 @@ var class = func() (t [256]uint8) {
 	return t
 }()
 
-// lex passes the tokens and comments of the text to their handlers, up to its end or a NUL.
-func (s *Scanner) lex() {
+// place is the construct that goes on in a text's next part.
+type place uint8
+
+const (
+	code place = iota
+	longWord
+	quotation // a literal or a quoted name
+	dollarQuotation
+	lineComment
+	blockComment
+)
+
+// progress is how far a text was read. Between the parts of one that comes in parts, only in and the
+// fields behind it count.
+type progress struct {
+	more   bool   // the text goes on behind its end
+	goesOn bool   // the last token is a literal, which another one may continue
+	line   bool   // there was a line end behind it
+	in     place  // where the next part begins
+	stops  string // of a quotation: its quote, and a backslash if that escapes
+	plain  bool   // it is a literal without a prefix, so that a setting tells that
+	depth  int    // of a block comment
+	tag    []byte // of a dollar-quoted literal, with its dollar signs
+
+	// The text from keep on is read again with the next part, from rest on.
+	keep, rest int
+}
+
+// maxShort is the length in bytes of the longest word that is read again with a text's next part,
+// and maxOverlap that of the end of a comment, so that a key and its value may be far apart.
+const (
+	maxShort   = 64
+	maxOverlap = 512
+)
+
+// lex passes the tokens and comments of the text, from an offset on, to their handlers.
+func (s *Scanner) lex(i int) {
 	text := s.text
-	for i := 0; i < len(text); {
+	s.keep, s.rest = len(text), len(text)
+	switch s.in {
+	case longWord:
+		if i = s.wordEnd(i); i < len(text) {
+			s.in = code
+		}
+	case quotation:
+		i = s.lexQuotation(0, i, escaped)
+	case dollarQuotation:
+		i = s.lexDollarQuoted(0, i)
+	case lineComment:
+		i = s.lexLineComment(0, i)
+	case blockComment:
+		i = s.lexBlockComment(0, 0, i)
+	}
+	for i < len(text) {
 		c := text[i]
 		switch {
 		case class[c]&isSpace != 0:
+			s.line = s.line || endsLine(c)
 			i++
 		case class[c]&isIdentStart != 0:
 			i = s.lexWord(i)
@@ -88,11 +139,26 @@ func (s *Scanner) lexWord(i int) int {
 			return s.lexQuoted(i, i+2)
 		}
 	}
-	end := i + 1
-	for end < len(text) && class[text[end]]&isIdent != 0 {
-		end++
+	return s.short(word, i, s.wordEnd(i+1))
+}
+
+func (s *Scanner) wordEnd(i int) int {
+	for i < len(s.text) && class[s.text[i]]&isIdent != 0 {
+		i++
 	}
-	s.token(word, i, end)
+	return i
+}
+
+// short handles a token that may go on in the text's next part.
+func (s *Scanner) short(k kind, start, end int) int {
+	switch {
+	case !s.more || end < len(s.text):
+		s.token(k, start, end)
+	case end-start > maxShort:
+		s.in = longWord
+	default:
+		s.keep, s.rest = start, start
+	}
 	return end
 }
 
@@ -114,8 +180,7 @@ func (s *Scanner) lexNumber(i int) int {
 			end = n
 		}
 	}
-	s.token(other, i, end)
-	return end
+	return s.short(other, i, end)
 }
 
 func (s *Scanner) digits(i int) int {
@@ -125,41 +190,41 @@ func (s *Scanner) digits(i int) int {
 	return i
 }
 
-func (s *Scanner) lineComment(i int) int {
-	end := lineEnd(s.text, i+2)
-	s.comment(i+2, end)
-	return end
-}
+func endsLine(c byte) bool { return c == '\n' || c == '\r' }
 
-// lineEnd returns the offset of the newline that ends the line at i, or the text's end.
-func lineEnd(text []byte, i int) int {
-	for i < len(text) && !endsLine(text[i]) {
+// lexLineComment reads a comment, whose own text began at from, from i on.
+func (s *Scanner) lexLineComment(from, i int) int {
+	for i < len(s.text) && !endsLine(s.text[i]) {
 		i++
+	}
+	s.comment(from, i)
+	s.in = code
+	if s.more && i == len(s.text) {
+		s.commentGoesOn(lineComment, from, i)
 	}
 	return i
 }
 
-func endsLine(c byte) bool { return c == '\n' || c == '\r' }
-
-// blockComment reads a comment, which may hold others. A fence counts in its own
-// text only; in a comment inside it a fence is an error.
-func (s *Scanner) blockComment(start int) int {
+// lexBlockComment reads a comment from i on, which may hold others. A fence counts in its own text
+// only; in a comment inside it a fence is an error. from is where the comment's own text began,
+// or the comment in it.
+func (s *Scanner) lexBlockComment(start, from, i int) int {
 	text := s.text
-	depth, from := 1, start+2 // from is where the comment's own text began, or the comment in it
-	for i := start + 2; i+1 < len(text); i++ {
+	for s.goesOn = false; i+1 < len(text); i++ {
 		switch {
 		case text[i] == '/' && text[i+1] == '*':
-			if depth == 1 {
+			if s.depth == 1 {
 				s.comment(from, i)
 				from = i + 2
 			}
-			depth++
+			s.depth++
 			i++
 		case text[i] == '*' && text[i+1] == '/':
-			depth--
-			switch depth {
+			s.depth--
+			switch s.depth {
 			case 0:
 				s.comment(from, i)
+				s.in = code
 				return i + 2
 			case 1:
 				s.innerComment(from, i)
@@ -168,7 +233,26 @@ func (s *Scanner) blockComment(start int) int {
 			i++
 		}
 	}
-	return s.unterminated(start)
+	if !s.more {
+		return s.unterminated(start)
+	}
+	if s.depth == 1 {
+		s.comment(from, len(text))
+	} else {
+		s.innerComment(from, len(text))
+	}
+	return s.commentGoesOn(blockComment, from, min(i, len(text)))
+}
+
+// commentGoesOn keeps the end of a comment whose text began at from, so that a key in it is read
+// as a whole.
+func (s *Scanner) commentGoesOn(in place, from, rest int) int {
+	s.in, s.rest = in, rest
+	s.keep = max(from, rest-maxOverlap)
+	for s.keep > from && s.keep < rest && isKeyByte[s.text[s.keep]] {
+		s.keep++
+	}
+	return len(s.text)
 }
 
 // unterminated skips the rest: the server answers with a syntax error.
@@ -177,114 +261,96 @@ func (s *Scanner) unterminated(from int) int {
 	return len(s.text)
 }
 
-// lexString reads a literal that starts at start and whose quote is at i. A
-// literal goes on over a line end to the next quote, in the same manner.
+// lexString reads a literal that starts at start and whose quote is at i. Without a prefix, on another
+// line than the end of the last literal, and with nothing but comments of a line between, it continues
+// that one, in the same manner.
 func (s *Scanner) lexString(start, i int, escapes bool, k kind) int {
-	text := s.text
-	for {
-		end := s.quoteEnd(i+1, escapes)
-		if end < 0 {
-			s.result.BySettings = s.result.BySettings || text[start] == '\'' && bytes.IndexByte(text[i:], '\\') >= 0
-			return s.unterminated(start)
-		}
-		if text[start] == '\'' && bytes.IndexByte(text[i:end], '\\') >= 0 {
-			s.result.BySettings, k = true, escaped
-		}
-		next := s.continued(end)
-		if next < 0 {
-			s.token(k, start, end)
-			return end
-		}
-		// The comments in between are comments.
-		s.note(escaped, i, end)
-		for j := end; j < next; j++ {
-			if text[j] == '-' {
-				j = s.lineComment(j)
-			}
-		}
-		i, k = next, escaped
+	if s.goesOn && s.line && start == i {
+		return s.lexQuotation(start, i+1, escaped)
 	}
-}
-
-// quoteEnd returns the offset past the quote that ends a literal whose text
-// begins at i, or -1.
-func (s *Scanner) quoteEnd(i int, escapes bool) int {
-	text, stops := s.text, `'`
+	s.stops, s.plain = `'`, start == i
 	if escapes {
-		stops = `'\`
+		s.stops = `'\`
 	}
-	for i < len(text) {
-		n := bytes.IndexAny(text[i:], stops)
-		if n < 0 {
-			break
-		}
-		if i += n; text[i] == '\'' && (i+1 == len(text) || text[i+1] != '\'') {
-			return i + 1
-		}
-		i += 2 // an escape, or a doubled quote
-	}
-	return -1
-}
-
-// continued returns the offset of the quote that continues a literal which ends at i, or
-// -1. Only blanks with a line end among them and line comments may stand between.
-func (s *Scanner) continued(i int) int {
-	text := s.text
-	for line := false; i < len(text); i++ {
-		switch {
-		case class[text[i]]&isSpace != 0:
-			line = line || endsLine(text[i])
-		case text[i] == '-' && i+1 < len(text) && text[i+1] == '-':
-			i = lineEnd(text, i) - 1
-		case text[i] == '\'' && line:
-			return i
-		default:
-			return -1
-		}
-	}
-	return -1
+	return s.lexQuotation(start, i+1, k)
 }
 
 // lexQuoted reads a quoted name that starts at start and whose quote is at i.
 func (s *Scanner) lexQuoted(start, i int) int {
-	text := s.text
-	for i++; ; i += 2 {
-		n := bytes.IndexByte(text[i:], '"')
-		if n < 0 {
-			return s.unterminated(start)
-		}
-		if i += n; i+1 >= len(text) || text[i+1] != '"' {
-			s.token(quoted, start, i+1)
-			return i + 1
-		}
-	}
+	s.stops, s.plain = `"`, false
+	return s.lexQuotation(start, i+1, quoted)
 }
 
-// lexDollar reads $1, a dollar-quoted literal, or a lone dollar sign.
+// lexQuotation reads a literal or a quoted name from i on.
+func (s *Scanner) lexQuotation(start, i int, k kind) int {
+	end, ended := s.quoteEnd(i)
+	if !ended && s.more {
+		s.in, s.keep, s.rest = quotation, end, end
+		return len(s.text)
+	}
+	s.in = code
+	if s.plain && bytes.IndexByte(s.text[i:end], '\\') >= 0 {
+		s.result.BySettings, k = true, escaped
+	}
+	if !ended {
+		return s.unterminated(start)
+	}
+	s.token(k, start, end)
+	s.goesOn, s.line = k != quoted, false
+	return end
+}
+
+// quoteEnd returns the offset past the quote that ends a literal or a quoted name which goes on at
+// i. ended is false if none does; then end is where its next part begins.
+func (s *Scanner) quoteEnd(i int) (end int, ended bool) {
+	for text := s.text; i < len(text); i += 2 { // an escape, or a doubled quote
+		n := bytes.IndexAny(text[i:], s.stops)
+		if n < 0 {
+			break
+		}
+		i += n
+		switch last := i+1 == len(text); {
+		case last && s.more:
+			return i, false
+		case text[i] == s.stops[0] && (last || text[i+1] != text[i]):
+			return i + 1, true
+		}
+	}
+	return len(s.text), false
+}
+
+// lexDollar reads $1, a dollar-quoted literal, or a dollar sign that the server refuses.
 func (s *Scanner) lexDollar(i int) int {
 	text := s.text
 	end := i + 1
 	if end < len(text) && class[text[end]]&isDigit != 0 {
-		end = s.digits(end)
-		s.token(param, i, end)
-		return end
+		return s.short(param, i, s.digits(end))
 	}
 	for end < len(text) && text[end] != '$' && class[text[end]]&isIdent != 0 {
 		end++
 	}
-	if end >= len(text) || text[end] != '$' {
-		s.token(other, i, i+1)
-		return i + 1
+	if end == len(text) || text[end] != '$' {
+		return s.short(other, i, end)
 	}
-	end++
-	tag := text[i:end]
-	n := bytes.Index(text[end:], tag)
-	if n < 0 {
-		return s.unterminated(i)
+	s.tag = append(s.tag[:0], text[i:end+1]...)
+	return s.lexDollarQuoted(i, end+1)
+}
+
+// lexDollarQuoted reads a dollar-quoted literal from i on.
+func (s *Scanner) lexDollarQuoted(start, i int) int {
+	n := bytes.Index(s.text[i:], s.tag)
+	switch {
+	case n >= 0:
+		s.in = code
+		end := i + n + len(s.tag)
+		s.token(literal, start, end)
+		return end
+	case s.more:
+		s.in, s.keep = dollarQuotation, max(i, len(s.text)-len(s.tag)+1)
+		s.rest = s.keep
+		return len(s.text)
 	}
-	end += n + len(tag)
-	s.token(literal, i, end)
-	return end
+	return s.unterminated(start)
 }
 
 // lexOther reads a comment, or one character of what has no other meaning. An operator ends
@@ -298,11 +364,12 @@ func (s *Scanner) lexOther(i int) int {
 	switch s.text[i] {
 	case '-':
 		if next == '-' {
-			return s.lineComment(i)
+			return s.lexLineComment(i+2, i+2)
 		}
 	case '/':
 		if next == '*' {
-			return s.blockComment(i)
+			s.depth = 1
+			return s.lexBlockComment(i, i+2, i+2)
 		}
 	case '.':
 		if class[next]&isDigit != 0 {
@@ -318,6 +385,5 @@ func (s *Scanner) lexOther(i int) int {
 	case ';':
 		k = semicolon
 	}
-	s.token(k, i, i+1)
-	return i + 1
+	return s.short(k, i, i+1)
 }

@@ -41,14 +41,33 @@ var (
 // case and anywhere. If not, a session without a fence may forward it unread.
 func Mentions(text []byte) bool { return effectWords.finds(text) }
 
-// ParameterFlags returns what a function may do that gets these parameters.
+// ParameterFlags returns what a function may do that gets these parameters. A word at either end
+// doesn't count, since it may be a part of a longer one: a message never begins or ends with one.
 func ParameterFlags(parameters []byte) (flags Flags) {
 	for m, at := allWords.next(parameters, 0); m != nil; m, at = allWords.next(parameters, at+1) {
-		if m.counts(parameters, at, true) {
+		if at > 0 && at+len(m.word) < len(parameters) && m.counts(parameters, at, true) {
 			flags |= m.flags
 		}
 	}
 	return flags &^ CallsSetter
+}
+
+// longestWord is at least the length in bytes of each word that has a meaning, and one byte more
+// at either end.
+const longestWord = 32
+
+// Search finds such words in what comes in parts. The zero value is ready for use.
+type Search struct{ tail []byte }
+
+// ReadPart returns ParameterFlags of the next part, and of what stands across its beginning.
+func (s *Search) ReadPart(part []byte) Flags {
+	across := append(s.tail, part[:min(len(part), longestWord)]...)
+	flags := ParameterFlags(part) | ParameterFlags(across)
+	if len(part) >= longestWord {
+		across = part
+	}
+	s.tail = append(s.tail[:0], across[max(0, len(across)-longestWord):]...)
+	return flags
 }
 
 // Plain reports whether a text certainly is one statement of the class Ordinary, without

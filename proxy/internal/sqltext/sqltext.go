@@ -101,10 +101,12 @@ type Result struct {
 type Scanner struct {
 	result Result
 	first  fence.Fence   // of the text's comments
-	more   []fence.Fence // others behind it
+	others []fence.Fence // behind it
 	text   []byte        // the caller's text, or masked
 	masked []byte        // copy whose trail bytes are masked, for unsafe encodings
 	opt    Options
+	progress
+	kept   []byte // of a text that comes in parts
 	st     state
 	next   *mention      // the next word with a meaning, which no token or comment has had
 	nextAt int           // its offset, or the text's length
@@ -123,25 +125,47 @@ const maxKept = 64 << 10
 // Scan reads text up to its end or the first NUL. The Result belongs to the
 // Scanner and is valid until its next Scan; the text is not kept.
 func (s *Scanner) Scan(text []byte, opt Options) *Result {
+	if n := bytes.IndexByte(text, 0); n >= 0 {
+		text = text[:n]
+	}
+	s.Begin(opt)
+	s.more, s.result.BySettings = false, hasNonASCII(text)
+	s.read(text, 0)
+	s.merge()
+	return &s.result
+}
+
+// Begin has the Scanner read a text whose parts ReadPart gets.
+func (s *Scanner) Begin(opt Options) {
 	statements := s.result.Statements[:0]
 	if cap(statements) > 256 {
 		statements = nil
 	}
-	if n := bytes.IndexByte(text, 0); n >= 0 {
-		text = text[:n]
-	}
-	s.result, s.more, s.opt = Result{Statements: statements, BySettings: hasNonASCII(text)}, nil, opt
-	s.text = s.mask(text)
+	s.result, s.others, s.opt = Result{Statements: statements}, nil, opt
+	s.progress, s.kept = progress{more: true, tag: s.tag[:0]}, nil
+}
+
+// ReadPart reads the next part of a text, in memory that doesn't grow with the text. It reports
+// whether a comment has a fence, or what Scan takes for a malformed one; a comment counts without
+// its end. The last token isn't read before what is behind it.
+func (s *Scanner) ReadPart(part []byte) (fence bool) {
+	text := append(s.kept, part...)
+	s.result.Statements = s.result.Statements[:0]
+	s.read(text, s.rest-s.keep)
+	s.kept = bytes.Clone(text[s.keep:])
+	return s.result.Fence != "" || s.result.FenceErr != nil
+}
+
+// read reads a text, or a part of one, from an offset on.
+func (s *Scanner) read(text []byte, from int) {
+	s.text, s.st = s.mask(text), state{}
 	s.next, s.nextAt = allWords.next(s.text, 0)
-	s.st = state{}
-	s.lex()
+	s.lex(from)
 	s.finish()
-	s.merge()
 	s.text = nil
 	if cap(s.masked) > maxKept {
 		s.masked = nil
 	}
-	return &s.result
 }
 
 func hasNonASCII(text []byte) bool {
@@ -158,9 +182,9 @@ func hasNonASCII(text []byte) bool {
 	return false
 }
 
-// mask returns text, or, in an encoding whose trail bytes may look like ASCII, a copy of the
-// same length in which they don't. The server converts the text before it lexes it, so it
-// never takes such a byte for a quote or a backslash.
+// mask returns text, or, in an encoding whose trail bytes may look like ASCII, a copy in which they
+// don't. The server converts the text before it lexes it, so it never takes such a byte for a quote
+// or a backslash. A last character that may not be whole is left to the text's next part.
 func (s *Scanner) mask(text []byte) []byte {
 	if !s.opt.Encoding.unsafe() {
 		return text
@@ -168,6 +192,9 @@ func (s *Scanner) mask(text []byte) []byte {
 	s.masked = append(s.masked[:0], text...)
 	for i := 0; i < len(text); {
 		n := s.opt.Encoding.charLen(text[i:])
+		if s.more && text[i] >= 0x80 && i+n == len(text) {
+			return s.masked[:i]
+		}
 		for j := i + 1; j < i+n; j++ {
 			s.masked[j] |= 0x80
 		}

@@ -20,6 +20,7 @@ type state struct {
 // token handles a token.
 func (s *Scanner) token(k kind, start, end int) {
 	st := &s.st
+	s.goesOn = false
 	t := token{k, int32(start), int32(end)}
 	switch k {
 	case semicolon:
