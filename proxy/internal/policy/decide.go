@@ -138,10 +138,7 @@ func (f *Facts) uncoverable(m *Message, by Carrier, setter int) (Action, bool) {
 		reason, suspected = TransactionKept, by.Variable || f.Fenced
 		certain = certain || f.Judged || f.FencedBy != ""
 	}
-	answer := f.Answer
-	if f.Batch.Open {
-		answer = f.Batch.answer(by)
-	}
+	answer := f.answer(by)
 	switch {
 	case !certain && (!suspected || answer == Empty):
 		return Action{}, false
@@ -172,14 +169,15 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 		wait := f.Hold.State == Held && f.Hold.Over || f.Hold.State == Doubtful
 		return Action{Do: Wait}, wait && f.Outstanding > 0 && f.Block == NoBlock
 	}
-	counts := f.HoldCovers(target) && (!f.Hold.Over || f.Answer == Granted)
+	answer := f.answer(target)
+	counts := f.HoldCovers(target) && (!f.Hold.Over || answer == Granted)
 	needs := alone && by.Carries()
-	takes := f.CanHold && f.Answer == NoAnswer && target.Carries() && (needs || target == f.Last && !f.HoldsIfNeeded)
+	takes := f.CanHold && answer == NoAnswer && target.Carries() && (needs || target == f.Last && !f.HoldsIfNeeded)
 	switch {
 	case setsVariable(m):
 		// The message may seal or revoke what this session holds, or change the fence.
-		if f.Hold.State != NoHold && f.Answer != Granted && f.Answer != Stuck {
-			return Action{Do: GiveBack}, true
+		if f.Hold.State != NoHold && answer != Granted && answer != Stuck {
+			return Action{Do: GiveBack, By: target}, true
 		}
 		if needs && takes {
 			return Action{Do: Take, By: target, Needed: true}, true
@@ -187,11 +185,11 @@ func (f *Facts) beforeGroup(m *Message, by Carrier) (Action, bool) {
 	case counts && target.Carries():
 	case takes:
 		return Action{Do: Take, By: target, Needed: needs}, true
-	case f.Hold.State != NoHold && f.Answer != Stuck && (by.Carries() || f.Required || f.Hold.Over || f.Hold.State == Doubtful):
-		return Action{Do: GiveBack}, true
+	case f.Hold.State != NoHold && answer != Stuck && (by.Carries() || f.Required || f.Hold.Over || f.Hold.State == Doubtful):
+		return Action{Do: GiveBack, By: target}, true
 	}
 	// Without a hold such a message runs only if it carries no fence, or in shadow mode.
-	asks := f.Answer == NoAnswer && alone && !f.HoldCovers(by) && (by.Carries() || f.Shadow && f.Required)
+	asks := answer == NoAnswer && alone && !f.HoldCovers(by) && (by.Carries() || f.Shadow && f.Required)
 	return Action{Do: Observe, By: by}, asks && (f.Schema || !f.Shadow)
 }
 
@@ -257,10 +255,7 @@ func (f *Facts) CurrentBlock() Block {
 // decideAlone decides on a message that can't share a transaction with a check and isn't
 // known to be in a block: it needs a hold.
 func (f *Facts) decideAlone(m *Message, by Carrier) Action {
-	answer := f.Answer
-	if f.Batch.Open {
-		answer = f.Batch.answer(by)
-	}
+	answer := f.answer(by)
 	unlocks := len(m.Statements) == 1 && m.Statements[0].Flags.Has(sqltext.Unlocks)
 	switch {
 	case f.HoldCovers(by) && f.Outstanding > 0 && len(m.Statements) == 1 && endsHold(&m.Statements[0], by):

@@ -47,7 +47,7 @@ func calls(f *Facts)        { f.CallsFunctions = true }
 func apart(f *Facts)        { f.HoldNeedsExchange = true }
 
 func last(by Carrier) func(*Facts)     { return func(f *Facts) { f.Last = by } }
-func told(answer Answer) func(*Facts)  { return func(f *Facts) { f.Answer = answer } }
+func told(answer Answer) func(*Facts)  { return func(f *Facts) { f.Answer, f.About = answer, variable } }
 func holds(by Carrier) func(*Facts)    { return hold(Held, by) }
 func doubtful(by Carrier) func(*Facts) { return hold(Doubtful, by) }
 func taking(by Carrier) func(*Facts)   { return hold(Taking, by) }
@@ -274,11 +274,11 @@ func TestBatches(t *testing.T) {
 		"alone, bound behind a check":         {situation(batchChecked(variable)), as(Bind, "CALL p()"), "forward"},
 		"alone, described under a hold":       {situation(holds(variable), batched), as(Describe, "CALL p()"), "forward, covered"},
 		"alone, parsed in shadow mode":        {situation(shadow, unfenced, required, batched), as(Parse, "CALL p()"), "forward"},
-		"alone, parsed where it may run":      {situation(func(f *Facts) { batched(f); f.Batch.Answer, f.Batch.About = Empty, variable }), as(Parse, "CALL p()"), "forward"},
+		"alone, parsed where it may run":      {situation(func(f *Facts) { batched(f); f.Answer, f.About = Empty, variable }), as(Parse, "CALL p()"), "forward"},
 		"alone, in a block of the batch":      {f(func(f *Facts) { batched(f); f.Batch.Ran, f.Batch.Block = true, InBlock }), as(Execute, "CALL p()"), "forward, checks 0, covered"},
 		"a function call in it":               {situation(batchRan), functionCall, refused(fence.CannotBeFenced, NotFirst, 0)},
-		"alone, told ahead of the batch":      {situation(func(f *Facts) { batched(f); f.Batch.Answer, f.Batch.About = Empty, variable }), as(Execute, "CALL p()"), "forward"},
-		"alone, told so of another's fence":   {situation(func(f *Facts) { batched(f); f.Batch.Answer, f.Batch.About = Empty, variable }), as(Execute, "CALL p() /*wirefence.token='orders=34'*/"), refused(fence.CannotBeFenced, NotFirst, 0)},
+		"alone, told ahead of the batch":      {situation(func(f *Facts) { batched(f); f.Answer, f.About = Empty, variable }), as(Execute, "CALL p()"), "forward"},
+		"alone, told so of another's fence":   {situation(func(f *Facts) { batched(f); f.Answer, f.About = Empty, variable }), as(Execute, "CALL p() /*wirefence.token='orders=34'*/"), refused(fence.CannotBeFenced, NotFirst, 0)},
 	})
 }
 
@@ -425,7 +425,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"it isn't":                               {situation(inBlock, told(Empty)), saying(kept), "forward"},
 		"not yet":                                {situation(inBlock, pipelined), saying(kept), "wait"},
 		"too late to ask":                        {situation(inBlock, batchRan), as(Execute, kept), not(TransactionKept)},
-		"asked ahead of the batch":               {situation(inBlock, func(f *Facts) { batched(f); f.Batch.Answer, f.Batch.About = Empty, variable }), as(Bind, kept), "forward"},
+		"asked ahead of the batch":               {situation(inBlock, func(f *Facts) { batched(f); f.Answer, f.About = Empty, variable }), as(Bind, kept), "forward"},
 		"in a failed block":                      {situation(failedBlock), saying(kept), "forward"},
 		"of a transaction that was fenced":       {situation(unfenced, inBlock, fenced), saying(kept), "ask"},
 		"by a comment":                           {situation(unfenced, inBlock, fenced, underComment), saying(kept), not(TransactionKept)},
@@ -446,7 +446,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"behind a pooler, SET LOCAL":             {situation(pooled, inBlock), saying("SET LOCAL wirefence.token = 'a=1'"), "forward"},
 		"behind a pooler, set_config(..., true)": {situation(pooled, inBlock), saying("SELECT set_config('wirefence.token', 'a=1', true)"), "forward"},
 		"behind a pooler, a comment":             {situation(pooled), saying(signed), "forward, checks 0, covered"},
-		"behind a pooler, CALL":                  {situation(pooled, told(Unheld)), saying("CALL p() /*wirefence.token='a=1'*/"), not(NotShared)},
+		"behind a pooler, CALL":                  {situation(pooled, func(f *Facts) { f.Answer, f.About = Unheld, Carrier{Comment: "a=1"} }), saying("CALL p() /*wirefence.token='a=1'*/"), not(NotShared)},
 	})
 }
 

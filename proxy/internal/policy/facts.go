@@ -38,8 +38,7 @@ const (
 	FailedBlock // the server runs nothing until it ends
 )
 
-// Answer is the outcome of the proxy's last exchange, about the carrier of the message that
-// waited for it.
+// Answer is the outcome of an exchange of the proxy's own.
 type Answer uint8
 
 // The answers.
@@ -122,18 +121,6 @@ type Batch struct {
 	// TakenHere says that this batch asked for the hold; the answers come with its Sync.
 	TakenHere bool
 	By        Carrier
-	// Answer is the outcome of the exchange ahead of its first message, about the carrier
-	// About.
-	Answer Answer
-	About  Carrier
-}
-
-// answer returns the outcome of the exchange ahead of the batch, if it is about by.
-func (b *Batch) answer(by Carrier) Answer {
-	if b.About != by {
-		return NoAnswer
-	}
-	return b.Answer
 }
 
 // Facts are the session's state when a message comes.
@@ -190,8 +177,10 @@ type Facts struct {
 	Hold Hold
 	// Last is the carrier of the group before, if that was less than H ago.
 	Last Carrier
-	// Answer is the outcome of the last exchange, for the message that waited for it.
+	// Answer is the outcome of the exchange about the carrier About that was sent ahead of the
+	// message, or of its batch.
 	Answer Answer
+	About  Carrier
 }
 
 // Kind is the kind of a message.
@@ -228,6 +217,14 @@ func (f *Facts) Carrier(comment string) Carrier {
 		return Carrier{Comment: comment}
 	}
 	return Carrier{Variable: f.Variable, Stamp: f.Stamp}
+}
+
+// answer returns what the exchange ahead of the message has told of this carrier.
+func (f *Facts) answer(by Carrier) Answer {
+	if f.About != by {
+		return NoAnswer
+	}
+	return f.Answer
 }
 
 // HoldCovers reports whether the hold covers messages with this carrier.

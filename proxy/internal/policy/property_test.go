@@ -28,7 +28,8 @@ func drawFacts(t *rapid.T) *Facts {
 		CallsFunctions: yes("calls"),
 		Variable:       yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
 		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
-		Fenced: yes("fenced"), FencedBy: drawCarrier(t, "fenced by").Comment, FenceChanged: yes("changed"), Varied: yes("varied"), Last: drawCarrier(t, "last"), Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")),
+		Fenced: yes("fenced"), FencedBy: drawCarrier(t, "fenced by").Comment, FenceChanged: yes("changed"), Varied: yes("varied"), Last: drawCarrier(t, "last"),
+		Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")), About: drawCarrier(t, "about"),
 		Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
 	}
 	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required
@@ -40,7 +41,7 @@ func drawFacts(t *rapid.T) *Facts {
 	if yes("batch") {
 		f.Batch = Batch{
 			Open: yes("open"), Ran: yes("ran"), Block: Block(rapid.IntRange(0, 3).Draw(t, "batch's block")),
-			Checked: yes("checked"), TakenHere: yes("took"), By: drawCarrier(t, "by"), Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "batch's answer")), About: drawCarrier(t, "about"),
+			Checked: yes("checked"), TakenHere: yes("took"), By: drawCarrier(t, "by"),
 		}
 		f.Batch.Taken = f.Batch.TakenHere && yes("taken")
 	}
@@ -113,7 +114,7 @@ func TestDecideProperties(t *testing.T) {
 
 // judgeTake checks that a hold is asked for in a quiet moment, and may be had.
 func judgeTake(t *rapid.T, f *Facts, a Action) {
-	if !f.CanHold || !a.By.Carries() || f.Answer != NoAnswer || !f.Quiet || f.Block != NoBlock {
+	if !f.CanHold || !a.By.Carries() || f.answer(a.By) != NoAnswer || !f.Quiet || f.Block != NoBlock {
 		t.Fatal("it takes a hold that can't be had")
 	}
 }
@@ -152,12 +153,7 @@ func judgeForward(t *rapid.T, f *Facts, m *Message, a Action) {
 	}
 	counts, failed := f.HoldCovers(a.By), f.CurrentBlock() == FailedBlock
 	if f.standsAlone(m) && f.CurrentBlock() != InBlock && !failed {
-		answer := f.Answer
-		if f.Batch.Open && f.Batch.About != by {
-			answer = NoAnswer
-		} else if f.Batch.Open {
-			answer = f.Batch.Answer
-		}
+		answer := f.answer(by)
 		ahead := f.Batch.Open && m.Kind != Execute && m.Kind != Query && m.Kind != FunctionCall // its Execute is judged
 		checked := ahead && (len(a.Inserts) > 0 || f.Batch.Checked && f.Batch.By == a.By)
 		if !counts && !checked && (carries && answer != Empty && answer != Observed || f.Required && answer != Observed) {

@@ -25,10 +25,10 @@ const (
 	decideGo    = "proxy/internal/policy/decide.go"
 	weaveGo     = "proxy/internal/policy/weave.go"
 	factsGo     = "proxy/internal/policy/facts.go"
+	clientGo    = "proxy/internal/session/client.go"
 	applyGo     = "proxy/internal/session/apply.go"
 	judgeGo     = "proxy/internal/session/judge.go"
 	errorsGo    = "proxy/internal/session/errors.go"
-	exchangeGo  = "proxy/internal/session/exchange.go"
 	holdGo      = "proxy/internal/session/hold.go"
 	sessionGo   = "proxy/internal/session/session.go"
 	statementGo = "proxy/internal/sqltext/statement.go"
@@ -65,7 +65,7 @@ var All = []Rule{
 	{"check ahead of a SET with a constant of a domain", []edit{{statementGo, "st.last.kind == word && k == literal || ", ""}}},
 	{"a function call has a check of its transaction", []edit{{decideGo, "f.Checked && f.CheckedBy == by", "f.Fenced"}}},
 	{"a session that was reset carries what it is set to", []edit{{holdGo, "v == none && behindReset && s.variable.reset", "behindReset"}}},
-	{"an answer is for the message that asked", []edit{{exchangeGo, "if !s.exchange.awaited {", "if !s.inputWaits {"}}},
+	{"an answer is for the message that asked", []edit{{clientGo, "if used > 0 && !s.batch.Open {", "if used > 0 && !s.batch.Open && s.exchange.by == client {"}}},
 	{"no hold counts behind a refusal", []edit{{errorsGo, "s.doubtHold() // a guard", "_ = s // a guard"}}},
 }
 

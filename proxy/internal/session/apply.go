@@ -23,16 +23,14 @@ func (s *Session) openBatch() {
 	if s.batch.Open {
 		return
 	}
-	s.batch.Batch = policy.Batch{Open: true, Answer: s.answer, About: s.answerAbout}
+	s.batch.Batch = policy.Batch{Open: true}
 	if s.q.Ready() == 0 || s.onlyExchangePending() {
 		s.batch.Block = s.block()
 	}
-	s.answer = policy.NoAnswer
 }
 
 // noteEffects records what a message may do that is being forwarded.
 func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
-	s.answer = policy.NoAnswer
 	if a.Covers() {
 		s.noteCover(a.By)
 		s.tx.judged = s.tx.judged || a.Held || a.By.Comment != ""
@@ -180,7 +178,7 @@ func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
 			b.Taken = false
 		}
 		if st.Flags.Has(sqltext.SetsVariable) {
-			b.Answer = policy.NoAnswer // the answer was about the variable's earlier value
+			s.exchange.awaited = false // the answer was about the variable's earlier value
 		}
 		switch {
 		case st.Class == sqltext.Begins:

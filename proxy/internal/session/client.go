@@ -108,7 +108,7 @@ func (s *Session) fromClient(in []byte, at int, out *Out) int {
 		return s.wait()
 	}
 	used := s.handleMessage(typ, size, in, at, out)
-	if used > 0 { // an exchange that this message asked for has nothing to say about the next one
+	if used > 0 && !s.batch.Open {
 		s.exchange.awaited = false
 	}
 	return used

@@ -76,7 +76,9 @@ const (
 type exchange struct {
 	by             role // client for none
 	began          time.Time
-	awaited        bool // the message that asked for it still waits
+	awaited        bool // it says something about the client's next message, or its batch
+	about          policy.Carrier
+	answer         policy.Answer
 	answered       bool
 	verdict        verdict
 	keys           []lockKey // of the locks that are held
@@ -144,7 +146,6 @@ func (s *Session) onlyExchangePending() bool {
 // exchangeFor sends the exchange of an action ahead of the message.
 func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	mark := len(out.own)
-	s.answerAbout = a.By
 	s.timeExchange()
 	switch {
 	case a.Do == policy.Take:
@@ -165,7 +166,7 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 		out.own = s.appendExchange(out.own, asksObserve, askVariableSQL)
 	}
 	out.put(mark)
-	s.exchange.awaited = true
+	s.exchange.awaited, s.exchange.about = true, a.By
 }
 
 // The values of proxy_hold's parameter for what the session holds already.
@@ -260,9 +261,6 @@ func (s *Session) finishExchange(by role) bool {
 		return s.declaredAnswered()
 	case asksUnlocks:
 		return s.unlocksAnswered()
-	}
-	if !s.exchange.awaited { // a later message may wait, which asked for nothing
-		s.answer, s.answerErr = policy.NoAnswer, nil
 	}
 	return false
 }

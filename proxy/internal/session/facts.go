@@ -38,7 +38,9 @@ func (s *Session) gatherFacts() *policy.Facts {
 		Varied:              s.tx.varied,
 		Checked:             s.tx.checked,
 		CheckedBy:           s.tx.checkedBy,
-		Answer:              s.answer,
+	}
+	if x := &s.exchange; x.awaited {
+		f.Answer, f.About = x.answer, x.about
 	}
 	if s.q.CopyIn() {
 		f.Outstanding = 0 // the server answers nothing before the client has sent its data
@@ -101,7 +103,7 @@ func (s *Session) unfenced() bool {
 // comments, and needn't be given back or taken anew. Such a statement needs no decision.
 func (s *Session) underHold(comment string) bool {
 	h := &s.hold
-	if h.state != policy.Held || h.by.Comment != comment || s.answer != policy.NoAnswer || s.batch.Taken || s.q.CopyIn() {
+	if h.state != policy.Held || h.by.Comment != comment || s.batch.Taken || s.q.CopyIn() {
 		return false
 	}
 	if comment == "" && h.by != (policy.Carrier{Variable: s.mayCarry(), Stamp: s.stamp()}) {

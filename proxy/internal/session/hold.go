@@ -196,7 +196,6 @@ func (s *Session) noteHeld(v verdict, keys []lockKey) {
 func (s *Session) finishTake() {
 	x := &s.exchange
 	s.noteNone(x.verdict, true)
-	s.answer, s.answerErr = policy.Unheld, x.err
 	switch {
 	case x.err != nil || !x.answered:
 		if x.err != nil && isRefusal(x.err.Code) {
@@ -204,13 +203,13 @@ func (s *Session) finishTake() {
 		}
 		s.hold.change(policy.AskFails)
 		s.hold.pausedFor, s.hold.pausedUntil = s.hold.by, s.at.Add(pause)
-		s.answer = policy.Fails
+		x.answer = policy.Fails
 		s.noteSchemaGone("3F000")
 		return
 	case x.verdict == held:
-		s.answer = policy.Granted
+		x.answer = policy.Granted
 	default:
-		s.answer = answerOf(x.verdict)
+		x.answer = answerOf(x.verdict)
 	}
 	s.noteHeld(x.verdict, x.keys)
 }
@@ -218,14 +217,14 @@ func (s *Session) finishTake() {
 // finishObserve handles the end of the exchange that asked what a fence would get.
 func (s *Session) finishObserve() {
 	x := &s.exchange
-	s.answer = answerOf(x.verdict)
+	x.answer = answerOf(x.verdict)
 	switch {
 	case x.err != nil:
-		s.answer, s.answerErr = policy.Fails, x.err
-	case s.answer != policy.Empty && s.cfg.Mode == Shadow:
-		s.answer = policy.Observed
-	case !s.hasSchema() && (x.variableFilled || s.answerAbout.Stamp != ""):
-		s.answer = policy.Filled
+		x.answer = policy.Fails
+	case x.answer != policy.Empty && s.cfg.Mode == Shadow:
+		x.answer = policy.Observed
+	case !s.hasSchema() && (x.variableFilled || x.about.Stamp != ""):
+		x.answer = policy.Filled
 	}
 }
 
@@ -243,11 +242,11 @@ func answerOf(v verdict) policy.Answer {
 func (s *Session) finishAsk() {
 	switch x := &s.exchange; {
 	case x.err != nil || !x.answered:
-		s.answer, s.answerErr = policy.Fails, x.err
+		x.answer = policy.Fails
 	case x.variableFilled:
-		s.answer = policy.Filled
+		x.answer = policy.Filled
 	default:
-		s.answer = policy.Empty
+		x.answer = policy.Empty
 	}
 }
 
@@ -257,7 +256,7 @@ func (s *Session) finishGiveBack() {
 		s.hold.failures = 0
 		return
 	}
-	s.answer, s.answerErr = policy.Stuck, s.exchange.err // don't try again ahead of the same message
+	s.exchange.answer = policy.Stuck // don't try again ahead of the same message
 	if s.noteSchemaGone("3F000", "42883") {
 		return
 	}

@@ -133,7 +133,7 @@ func (s *Session) swells(a *policy.Action) bool {
 
 // pushQuery records a Query that is being sent.
 func (s *Session) pushQuery(under cover) *note {
-	s.batch.Open, s.answer = false, policy.NoAnswer
+	s.batch.Open = false
 	s.tally[under]++
 	n := &s.q.Push(ledger.Query).Note
 	n.groupSample, n.trace = s.timesGroup(under), s.tracing

@@ -76,7 +76,6 @@ func (s *Session) refuseBatch(a *policy.Action, body []byte, m *policy.Message, 
 }
 
 func (s *Session) sendRefusal(e *wire.Error, write func([]byte) []byte, out *Out) {
-	s.answer, s.answerErr = policy.NoAnswer, nil
 	mark := len(out.own)
 	out.own = write(out.own)
 	out.put(mark)
@@ -112,8 +111,8 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	case fence.TokenRequired:
 		return s.noFence()
 	}
-	if a.Refusal.Reason == policy.ByExchange && s.answerErr != nil {
-		return s.answerErr
+	if a.Refusal.Reason == policy.ByExchange && s.exchange.err != nil {
+		return s.exchange.err
 	}
 	e := &wire.Error{Severity: "ERROR", Code: string(fence.CannotBeFenced)}
 	switch a.Refusal.Reason {

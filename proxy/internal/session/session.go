@@ -67,10 +67,7 @@ type Session struct {
 	variable       variable
 	callsFunctions bool // the client has sent a FunctionCall
 	lastCarrier    policy.Carrier
-	lastAt         time.Time      // of the last group under a fence
-	answer         policy.Answer  // of the last exchange, for the message that waited for it
-	answerAbout    policy.Carrier // the carrier of that exchange
-	answerErr      *wire.Error
+	lastAt         time.Time // of the last group under a fence
 
 	// The client's direction.
 	scanner    sqltext.Scanner
