@@ -46,8 +46,7 @@ const (
 	NoAnswer Answer = iota
 	Granted         // the fence is held, for this message at least
 	Empty           // the session variable holds no fence
-	Filled          // it holds one, in a database that can't check it
-	Unheld          // the fence is good, and can't be held
+	Unheld          // there is a fence, and no hold for it
 	Observed        // the proxy or the resources are in shadow mode; the refusal was reported
 	Fails           // the exchange raised an error
 	Stuck           // the one that was to give the hold back did
@@ -123,6 +122,46 @@ type Batch struct {
 	By        Carrier
 }
 
+// Transaction is what is known of the open transaction.
+type Transaction struct {
+	// Fenced says that a group of it ran under a fence. FencedBy is the last one, if it was in a
+	// comment and no subtransaction has ended since: ROLLBACK TO takes a check back.
+	Fenced   bool
+	FencedBy string
+	// Judged says that one of them, which was answered, did have a fence.
+	Judged bool
+	// Checked says that a check of this very transaction, for CheckedBy, covers a message that
+	// can't have one.
+	Checked   bool
+	CheckedBy Carrier
+	// Varied says that the session variable may have changed in it, and FenceChanged that this was
+	// behind the last check of it. The end of a subtransaction may bring an earlier value back.
+	Varied, FenceChanged bool
+}
+
+// Cover records that it goes on under a check for this carrier, or a hold.
+func (t *Transaction) Cover(by Carrier) {
+	t.Fenced, t.FencedBy, t.FenceChanged = true, by.Comment, t.FenceChanged && by.Comment != ""
+}
+
+// Check records a check in it.
+func (t *Transaction) Check(by Carrier) { t.Checked, t.CheckedBy = true, by }
+
+// Pass records that a statement is sent in it. first says that nothing has run before.
+func (t *Transaction) Pass(st *sqltext.Statement, first bool) {
+	t.Checked = t.Checked && !changesFence(st) && (!st.Class.Controls() || st.Class == sqltext.Precedes)
+	switch {
+	case st.Class == sqltext.Ends:
+		// If a statement ahead of it fails, the transaction goes on, so what may have
+		// changed counts up to the next boundary.
+		t.FencedBy = ""
+	case st.Class == sqltext.Undoes:
+		t.FencedBy, t.FenceChanged = "", t.FenceChanged || t.Varied
+	case changesFence(st) && !first:
+		t.FenceChanged, t.Varied = true, true
+	}
+}
+
 // Facts are the session's state when a message comes.
 type Facts struct {
 	// Shadow says that the proxy only reports refusals.
@@ -158,21 +197,7 @@ type Facts struct {
 	// Block is the state by the last ReadyForQuery.
 	Block Block
 	Batch Batch
-	// Fenced says that a group of the open transaction ran under a fence. FencedBy is the last
-	// one, if it was in a comment and no subtransaction has ended since: ROLLBACK TO takes a
-	// check back.
-	Fenced   bool
-	FencedBy string
-	// Judged says that one of them, which was answered, did have a fence.
-	Judged bool
-	// Checked says that a check of the transaction, for CheckedBy, covers a message that can't
-	// have one.
-	Checked   bool
-	CheckedBy Carrier
-	// Varied says that the session variable may have changed in the open transaction, and
-	// FenceChanged that this was behind the last check of it. The end of a subtransaction may
-	// bring an earlier value back.
-	Varied, FenceChanged bool
+	Transaction
 
 	Hold Hold
 	// Last is the carrier of the group before, if that was less than H ago.

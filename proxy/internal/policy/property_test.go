@@ -28,8 +28,9 @@ func drawFacts(t *rapid.T) *Facts {
 		CallsFunctions: yes("calls"),
 		Variable:       yes("variable"), Stamp: rapid.SampledFrom([]string{"", "", "lease=1"}).Draw(t, "stamp"),
 		Outstanding: rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "outstanding"), Block: Block(rapid.IntRange(1, 3).Draw(t, "block")),
-		Fenced: yes("fenced"), FencedBy: drawCarrier(t, "fenced by").Comment, FenceChanged: yes("changed"), Varied: yes("varied"), Last: drawCarrier(t, "last"),
-		Answer: Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")), About: drawCarrier(t, "about"),
+		Transaction: Transaction{Fenced: yes("fenced"), FencedBy: drawCarrier(t, "fenced by").Comment, FenceChanged: yes("changed"), Varied: yes("varied")},
+		Last:        drawCarrier(t, "last"),
+		Answer:      Answer(rapid.IntRange(0, int(Fails)).Draw(t, "answer")), About: drawCarrier(t, "about"),
 		Shadow: rapid.IntRange(0, 7).Draw(t, "shadow") == 7,
 	}
 	f.Required = f.Required || f.Stamp != "" // where there is a lease, a fence is required

@@ -32,32 +32,19 @@ func (s *Session) openBatch() {
 // noteEffects records what a message may do that is being forwarded.
 func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 	if a.Covers() {
-		s.noteCover(a.By)
-		s.tx.judged = s.tx.judged || a.Held || a.By.Comment != ""
+		s.tx.Cover(a.By)
+		s.tx.Judged = s.tx.Judged || a.Held || a.By.Comment != ""
 	}
 	outside, inserts := s.facts.BeginsTransaction(), a.Inserts
 	cleans := outside && len(m.Statements) > 0
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		for ; len(inserts) > 0 && inserts[0].Before <= i; inserts = inserts[1:] {
-			s.tx.checked, s.tx.checkedBy = true, inserts[0].By
+			s.tx.Check(inserts[0].By)
 		}
-		if st.Class.Controls() && st.Class != sqltext.Precedes || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 {
-			s.tx.checked = false
-		}
+		s.tx.Pass(st, i == 0 && outside)
 		s.noteFlags(st.Flags)
 		cleans = cleans && st.Flags.Has(sqltext.Cleans)
-		switch {
-		case st.Class == sqltext.Ends:
-			// If a statement ahead of it fails, the transaction goes on, so what may have
-			// changed counts up to the next boundary.
-			s.tx.fencedBy = ""
-		case st.Class == sqltext.Undoes:
-			s.tx.fencedBy, s.tx.fenceChanged = "", s.tx.fenceChanged || s.tx.varied
-		case st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0:
-			changed := i > 0 || !outside
-			s.tx.fenceChanged, s.tx.varied = s.tx.fenceChanged || changed, s.tx.varied || changed
-		}
 		if s.pooled {
 			s.tx.localSet = s.tx.localSet || st.Flags.Has(sqltext.Sets|sqltext.Local)
 			if st.Class == sqltext.Ends {
@@ -73,17 +60,12 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 		}
 	}
 	for i := range inserts {
-		s.tx.checked, s.tx.checkedBy = true, inserts[i].By
+		s.tx.Check(inserts[i].By)
 	}
 	s.variable.resets = s.variable.resets || cleans
 	if a.By.Carries() && !s.pooled {
 		s.lastCarrier, s.lastAt = a.By, s.at
 	}
-}
-
-// noteCover records that the transaction goes on under a check for this carrier, or a hold.
-func (s *Session) noteCover(by policy.Carrier) {
-	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged = true, by.Comment, s.tx.fenceChanged && by.Comment != ""
 }
 
 // noteFlags records that a statement may set the session variable or release locks.
@@ -164,11 +146,8 @@ func (s *Session) noteBind(portal []byte, st statement, incomplete bool) {
 }
 
 // noteExecute records what an Execute does to its batch and transaction.
-func (s *Session) noteExecute(m *policy.Message, a *policy.Action) {
+func (s *Session) noteExecute(m *policy.Message) {
 	b := &s.batch
-	b.Ran = true
-	b.under = max(b.under, coverOf(a))
-	b.timed = b.timed || s.timesGroup(b.under)
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		if st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
@@ -279,9 +258,9 @@ func (s *Session) putChecks(a *policy.Action, before int, out *Out) {
 			s.putCheck(in.By, s.checkFor(&in.By), nil, out)
 			s.batch.Taken = s.batch.Taken && s.batch.By == in.By
 			s.batch.Checked, s.batch.By = true, in.By
-			s.tx.checked, s.tx.checkedBy = true, in.By
+			s.tx.Check(in.By)
 		}
-		s.noteCover(in.By)
+		s.tx.Cover(in.By)
 	}
 }
 

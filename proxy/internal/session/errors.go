@@ -196,10 +196,8 @@ const countedSchema = "wirefence"
 
 // answerRefusal puts the proxy's own refusal into out in place of the server's error.
 func (s *Session) answerRefusal(e *wire.Error, of *trace, out *Out) (passes bool) {
-	s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail}, of)
-	mark := len(out.own)
-	out.own = e.Append(out.own)
-	out.put(mark)
+	s.reportRefusal(verdictOf(e, false), of)
+	out.insert(e.Append(nil))
 	return false
 }
 

@@ -74,18 +74,17 @@ const (
 
 // exchange is the state of the exchange that is under way.
 type exchange struct {
-	by             role // client for none
-	began          time.Time
-	awaited        bool // it says something about the client's next message, or its batch
-	about          policy.Carrier
-	answer         policy.Answer
-	answered       bool
-	verdict        verdict
-	keys           []lockKey // of the locks that are held
-	variableFilled bool      // the session variable holds a fence
-	unlocks        bool      // functions release advisory locks
-	err            *wire.Error
-	retries        int // how often the query was repeated
+	by       role // client for none
+	began    time.Time
+	awaited  bool // it says something about the client's next message, or its batch
+	about    policy.Carrier
+	answer   policy.Answer
+	answered bool
+	verdict  verdict
+	keys     []lockKey // of the locks that are held
+	unlocks  bool      // functions release advisory locks
+	err      *wire.Error
+	retries  int // how often the query was repeated
 }
 
 func (s *Session) push(kind ledger.Kind, by role) *note {
@@ -152,18 +151,16 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 		out.own = s.appendTake(out.own, a.By, a.Needed)
 	case a.Do == policy.GiveBack:
 		out.own = s.appendGiveBack(out.own)
-	case a.Do == policy.Ask && s.hasSchema():
-		out.own = s.appendExchange(out.own, asksVariable, askCarriedSQL)
-	case a.Do == policy.Ask:
+	case !s.hasSchema():
 		out.own = s.appendExchange(out.own, asksVariable, askVariableSQL)
-	case (s.cfg.Mode == Shadow || s.standby) && s.hasSchema():
+	case a.Do == policy.Ask:
+		out.own = s.appendExchange(out.own, asksVariable, askCarriedSQL)
+	case s.cfg.Mode == Shadow || s.standby:
 		out.own = s.appendExchange(out.own, asksObserve, string(s.cfg.call.appendCheck(nil, fullCheck, &a.By)))
 		s.events.Checked()
-	case s.hasSchema():
+	default:
 		out.own = s.appendExchange(out.own, asksObserve, string(s.cfg.call.appendProxyHold(nil, s.hold.number, &a.By, literalOrNull(&holdsNothing), observing)), holdSettings...)
 		s.events.Checked()
-	default:
-		out.own = s.appendExchange(out.own, asksObserve, askVariableSQL)
 	}
 	out.put(mark)
 	s.exchange.awaited, s.exchange.about = true, a.By
@@ -226,16 +223,10 @@ func (s *Session) handleExchangeRow(by role, msg []byte) {
 	case asksUnlocks:
 		x.unlocks = string(columns[0]) == "t"
 	case asksVariable:
-		x.variableFilled = len(columns[0]) > 0
-	case asksObserve:
-		if !s.hasSchema() {
-			if x.variableFilled = len(columns[0]) > 0; !x.variableFilled {
-				x.verdict = none
-			}
-			return
+		if len(columns[0]) == 0 {
+			x.verdict = none
 		}
-		fallthrough
-	case asksHold:
+	case asksHold, asksObserve:
 		x.verdict, x.keys = s.readVerdict(msg)
 	}
 }
@@ -251,9 +242,7 @@ func (s *Session) finishExchange(by role) bool {
 		s.finishTake()
 	case givesBack:
 		s.finishGiveBack()
-	case asksObserve:
-		s.finishObserve()
-	case asksVariable:
+	case asksObserve, asksVariable:
 		s.finishAsk()
 	case asksLogin:
 		return s.loginAnswered()

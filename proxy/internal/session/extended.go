@@ -104,7 +104,7 @@ func (s *Session) decideInBatch(m *policy.Message, body []byte, size, have int, 
 	}
 	s.openBatch()
 	if a.Do == policy.Refuse {
-		s.refuseBatch(&a, body, m, out)
+		s.refuse(&a, body, m, out)
 		return a, s.drop(size, have), false
 	}
 	s.putChecks(&a, 0, out)
@@ -133,7 +133,7 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		return used
 	}
 	s.noteEffects(&m, &a)
-	s.noteExecute(&m, &a)
+	s.noteExecute(&m)
 	s.notePrepare(s.pushExecute(&st, coverOf(&a)), &m, s.batch.id, nil, st.named)
 	used = s.pass(len(msg), len(msg), at, out)
 	s.putChecks(&a, 1, out)

@@ -31,13 +31,7 @@ func (s *Session) gatherFacts() *policy.Facts {
 		OnlyExchangePending: s.onlyExchangePending(),
 		Block:               s.block(),
 		Batch:               s.batch.Batch,
-		Fenced:              s.tx.fenced,
-		FencedBy:            s.tx.fencedBy,
-		Judged:              s.tx.judged,
-		FenceChanged:        s.tx.fenceChanged,
-		Varied:              s.tx.varied,
-		Checked:             s.tx.checked,
-		CheckedBy:           s.tx.checkedBy,
+		Transaction:         s.tx.Transaction,
 	}
 	if x := &s.exchange; x.awaited {
 		f.Answer, f.About = x.answer, x.about
@@ -96,7 +90,7 @@ func (s *Session) block() policy.Block {
 // unfenced reports whether the session carries no fence, needs none and holds nothing. Its texts
 // need no lexing unless they have a word that could carry a fence or set one.
 func (s *Session) unfenced() bool {
-	return !s.mayCarry() && !s.cfg.required() && !s.tx.fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
+	return !s.mayCarry() && !s.cfg.required() && !s.tx.Fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
 }
 
 // underHold reports whether the hold covers a plain statement with this fence in its
@@ -129,8 +123,8 @@ func (s *Session) covered(st *statement) (under cover, ok bool) {
 // noteCovered records that a statement is forwarded without a decision.
 func (s *Session) noteCovered(under cover) {
 	if under == underHold {
-		s.noteCover(s.hold.by)
-		s.tx.judged = true
+		s.tx.Cover(s.hold.by)
+		s.tx.Judged = true
 		s.lastCarrier, s.lastAt = s.hold.by, s.at
 	}
 }

@@ -214,17 +214,17 @@ func (s *Session) finishTake() {
 	s.noteHeld(x.verdict, x.keys)
 }
 
-// finishObserve handles the end of the exchange that asked what a fence would get.
-func (s *Session) finishObserve() {
+// finishAsk handles the end of an exchange that asked for a fence, or what it would get.
+func (s *Session) finishAsk() {
 	x := &s.exchange
 	x.answer = answerOf(x.verdict)
 	switch {
-	case x.err != nil:
+	case x.err != nil || !x.answered:
 		x.answer = policy.Fails
 	case x.answer != policy.Empty && s.cfg.Mode == Shadow:
 		x.answer = policy.Observed
-	case !s.hasSchema() && (x.variableFilled || x.about.Stamp != ""):
-		x.answer = policy.Filled
+	case !s.hasSchema() && x.about.Stamp != "":
+		x.answer = policy.Unheld
 	}
 }
 
@@ -236,18 +236,6 @@ func answerOf(v verdict) policy.Answer {
 		return policy.Observed
 	}
 	return policy.Unheld
-}
-
-// finishAsk handles the end of the exchange that asked for the session variable.
-func (s *Session) finishAsk() {
-	switch x := &s.exchange; {
-	case x.err != nil || !x.answered:
-		x.answer = policy.Fails
-	case x.variableFilled:
-		x.answer = policy.Filled
-	default:
-		x.answer = policy.Empty
-	}
 }
 
 // finishGiveBack handles the end of the exchange that gave the hold back.

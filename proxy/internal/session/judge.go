@@ -102,8 +102,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		a = policy.Action{Do: policy.Refuse, By: a.By, Refusal: policy.Refusal{State: fence.CannotBeFenced, Reason: policy.TooLarge}}
 	}
 	if a.Do == policy.Refuse {
-		s.batch.Open = false
-		s.refuseQuery(&a, body, &m, out)
+		s.refuse(&a, body, &m, out)
 		return len(msg)
 	}
 	reset := s.variable.reset

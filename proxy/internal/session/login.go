@@ -210,7 +210,7 @@ func (s *Session) refuseLogin(e wire.Error) bool {
 		s.reportShadow(&e)
 		return false
 	}
-	s.events.Refused(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail})
+	s.events.Refused(verdictOf(&e, false))
 	s.End(e)
 	return true
 }

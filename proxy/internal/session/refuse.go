@@ -23,14 +23,37 @@ func refusalText(e *wire.Error) string {
 	return "wirefence refused this statement: " + e.Code + " " + fence.SQLState(e.Code).Condition()
 }
 
-// refuseQuery sends a text that fails instead of a Query or a FunctionCall.
-func (s *Session) refuseQuery(a *policy.Action, body []byte, m *policy.Message, out *Out) {
+// refuse sends a text that fails instead of a message. Of a batch the server discards the rest.
+func (s *Session) refuse(a *policy.Action, body []byte, m *policy.Message, out *Out) {
 	e := s.refusal(*a, body, m)
-	s.failQuery(e, s.failingText(m, e), out)
+	text := refusalText(e)
+	prepares := m.PreparesTransaction() && s.facts.CurrentBlock() == policy.InBlock
+	if prepares {
+		// One that fails ends its block, so another one that fails takes its place: one with a
+		// name that is too long.
+		text = "PREPARE TRANSACTION '" + strings.Repeat("refused by wirefence ", 10) + "'"
+	}
+	if m.Kind == policy.Query || m.Kind == policy.FunctionCall {
+		s.failQuery(e, text, out)
+		return
+	}
+	mark := len(out.own)
+	if prepares { // it fails when it runs
+		out.own = s.appendRun(s.appendCloses(out.own), ours, text)
+	} else {
+		out.own = wire.AppendParse(out.own, s.ownName, text)
+		s.q.Push(ledger.Parse)
+	}
+	out.put(mark)
+	s.skipping = true
+	n := &s.q.Back().Note
+	n.refusal, n.trace = e, s.tracing
 }
 
+// failQuery sends a Query that fails, with this error for the client.
 func (s *Session) failQuery(e *wire.Error, text string, out *Out) {
-	s.sendRefusal(e, func(dst []byte) []byte { return wire.AppendQuery(dst, text) }, out)
+	s.batch.Open = false
+	out.insert(wire.AppendQuery(nil, text))
 	n := &s.q.Push(ledger.Query).Note
 	n.refusal, n.trace = e, s.tracing
 }
@@ -53,47 +76,17 @@ func (s *Session) refuseDropped(out *Out) {
 	}
 	s.refused = nil
 	if !s.skipping { // by now
-		s.batch.Open = false
 		s.failQuery(e, refusalText(e), out)
 	}
 }
 
-// refuseBatch sends such a text within an extended batch. The server discards the rest of
-// the batch.
-func (s *Session) refuseBatch(a *policy.Action, body []byte, m *policy.Message, out *Out) {
-	e := s.refusal(*a, body, m)
-	text := s.failingText(m, e)
-	s.skipping = true
-	s.sendRefusal(e, func(dst []byte) []byte {
-		if text != refusalText(e) { // it fails when it runs
-			return s.appendRun(s.appendCloses(dst), ours, text)
-		}
-		s.q.Push(ledger.Parse)
-		return wire.AppendParse(dst, s.ownName, text)
-	}, out)
-	n := &s.q.Back().Note
-	n.refusal, n.trace = e, s.tracing
-}
-
-func (s *Session) sendRefusal(e *wire.Error, write func([]byte) []byte, out *Out) {
-	mark := len(out.own)
-	out.own = write(out.own)
-	out.put(mark)
-}
-
-// failingText returns the text that the proxy sends instead of a refused one. A PREPARE
-// TRANSACTION that fails ends its block, so another one that fails takes its place: one
-// with a name that is too long.
-func (s *Session) failingText(m *policy.Message, e *wire.Error) string {
-	if m.PreparesTransaction() && s.facts.CurrentBlock() == policy.InBlock {
-		return "PREPARE TRANSACTION '" + strings.Repeat("refused by wirefence ", 10) + "'"
-	}
-	return refusalText(e)
-}
-
 // reportShadow reports what shadow mode would have refused.
 func (s *Session) reportShadow(e *wire.Error) {
-	s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.tracing)
+	s.reportRefusal(verdictOf(e, true), s.tracing)
+}
+
+func verdictOf(e *wire.Error, shadow bool) Refusal {
+	return Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: shadow}
 }
 
 // refusal returns the error for policy's refusal. body is the text of the message, nil if

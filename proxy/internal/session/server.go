@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
 	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
@@ -225,7 +224,7 @@ func (s *Session) handleRow(msg []byte) bool {
 		s.finishCheckSample(&e.Note)
 		v, keys := s.readVerdict(msg)
 		s.noteNone(v, e.Note.behindReset)
-		s.tx.judged = s.tx.judged || v != none && v != unfenced && s.hasSchema()
+		s.tx.Judged = s.tx.Judged || v != none && v != unfenced && s.hasSchema()
 		if e.Note.takesHold {
 			e.Note.takesHold = false
 			if v == none && s.cfg.required() {
@@ -260,8 +259,7 @@ func (s *Session) handleCommandTag(tag []byte) {
 		}
 	}
 	if s.tx.shadowReadOnly && writes(name) {
-		e := s.noFence()
-		s.reportRefusal(Refusal{State: fence.SQLState(e.Code), Message: e.Message, Detail: e.Detail, Shadow: true}, s.answeredTrace())
+		s.reportRefusal(verdictOf(s.noFence(), true), s.answeredTrace())
 		s.tx.shadowReadOnly = false
 	}
 }
@@ -361,7 +359,6 @@ func (s *Session) handleReady(msg []byte) bool {
 
 // noteBoundary records that no transaction is open and nothing outstanding.
 func (s *Session) noteBoundary() {
-	s.tx.fenced, s.tx.fencedBy, s.tx.fenceChanged, s.tx.varied, s.tx.judged = false, "", false, false, false
-	s.tx.localSet, s.tx.localWasSet = false, false
+	s.tx = openTransaction{status: wire.Idle}
 	s.variable.reset = s.variable.resets
 }

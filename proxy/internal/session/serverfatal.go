@@ -23,7 +23,7 @@ type Ending struct {
 
 // underFence reports whether the server may hold a fence's locks for the session.
 func (s *Session) underFence() bool {
-	return s.cfg.Mode == Enforce && s.phase == serving && (s.tx.fenced || s.hold.state != policy.NoHold)
+	return s.cfg.Mode == Enforce && s.phase == serving && (s.tx.Fenced || s.hold.state != policy.NoHold)
 }
 
 // handleFatal handles a FATAL of the server. If a takeover may be its cause, DETAIL and

@@ -110,14 +110,8 @@ type login struct {
 
 // openTransaction is what the session knows of the open transaction.
 type openTransaction struct {
-	status         byte   // of the last ReadyForQuery
-	fenced         bool   // a group of it ran under a fence
-	fencedBy       string // the comment's fence of the last of these; "" once a ROLLBACK TO may have taken its check back
-	judged         bool   // a group of it ran under a hold, or a check that did find a fence
-	checked        bool   // a check of this very transaction, for checkedBy, is known to count
-	checkedBy      policy.Carrier
-	varied         bool // the variable may have changed in it
-	fenceChanged   bool // the variable may have changed since the last check of it, also by a ROLLBACK TO
+	policy.Transaction
+	status         byte // of the last ReadyForQuery
 	localSet       bool // with a pooler: the client has set the variable in it
 	localWasSet    bool // the same, and a statement was sent that ends it
 	madeReadOnly   bool // a check has made it READ ONLY
