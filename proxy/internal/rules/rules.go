@@ -43,7 +43,7 @@ var All = []Rule{
 	{"check ahead of what releases the lock", []edit{{weaveGo, "return endsHold(st, c.by) }", "return false }"}}},
 	{"check for the hold's fence, under another one", []edit{{decideGo, "guard, guards := f.guard(m, by)", "guard, guards := 0, false"}}},
 	{"check for the hold's fence ahead of SAVEPOINT", []edit{{weaveGo, "st.Class == sqltext.Savepoint || endsHold(st, f.Hold.By)", "endsHold(st, f.Hold.By)"}}},
-	{"EXECUTE does what was prepared", []edit{{judgeGo, "st.Flags |= what.text.Flags&effects | prepared", "_ = what"}}},
+	{"EXECUTE does what was prepared", []edit{{judgeGo, "st.Flags |= n.stored | n.parsed", "_ = st"}}},
 	{"texts release locks", []edit{{statementGo, "s.st.flags |= m.flags", "s.st.flags |= m.flags &^ Unlocks"}}},
 	{"texts set the variable", []edit{{statementGo, "s.st.flags |= m.flags", "s.st.flags |= m.flags &^ SetsVariable"}}},
 	{"RESET ALL sets the variable", []edit{{classGo, `Cleans | flagsIf(s.word(1, "all"), Resets), 0`, "Cleans, 0"}}},

@@ -86,49 +86,18 @@ func (v *variable) name(flags sqltext.Flags) {
 	*v = variable{set: v.set || flags.Has(sqltext.Sets), named: true}
 }
 
-// notePrepare records in the entry of a message, which is in this batch, that a PREPARE in its text
-// gives a name. body is the text of a Query, named the name in the text of an Execute.
-func (s *Session) notePrepare(n *note, m *policy.Message, batch uint32, body []byte, named string) {
-	for i := range m.Statements {
-		st := &m.Statements[i]
-		name := nameIn(body, st, named)
-		if !st.Flags.Has(sqltext.Stores) || name == "" {
-			continue
-		}
-		what := unseen
-		what.text.Flags = st.Flags & (sqltext.Sets | sqltext.Unlocks)
-		if what.text.Flags != 0 || s.names.prepared.Knows([]byte(name)) {
-			s.names.prepared.Sent([]byte(name), batch, what)
-			n.givesName, n.name = true, name
-			return // a text may have several, but which client's has?
-		}
-	}
-}
-
-// nameIn returns the name of a prepared statement in a PREPARE, EXECUTE or DEALLOCATE, "" without
-// one. body is the text of a Query, named the name in another one.
-func nameIn(body []byte, st *sqltext.Statement, named string) string {
-	switch {
-	case body == nil || st.NameEnd == 0:
-		return named
-	case st.NameQuoted:
-		return string(body[st.NameStart:st.NameEnd])
-	}
-	return string(bytes.ToLower(body[st.NameStart:st.NameEnd]))
-}
-
-// nameInText returns the name of a prepared statement in a text of one PREPARE, EXECUTE or
-// DEALLOCATE, "" for other texts.
-func nameInText(body []byte, statements []sqltext.Statement) string {
-	if len(statements) != 1 {
+// deallocated returns the name in a text that is one DEALLOCATE, "" for other texts.
+func deallocated(body []byte, statements []sqltext.Statement) string {
+	if len(statements) != 1 || statements[0].NameEnd == 0 {
 		return ""
 	}
-	return nameIn(body, &statements[0], "")
+	return string(bytes.ToLower(body[statements[0].NameStart:statements[0].NameEnd]))
 }
 
 // noteParse records the entry of a Parse in the queue, and what its name stands for.
 func (s *Session) noteParse(name []byte, st statement) {
 	e := s.q.Push(ledger.Parse)
+	s.names.parsed |= st.text.Flags & effects
 	if len(name) == 0 || !st.isUnseen() || s.names.prepared.Knows(name) {
 		s.names.prepared.Sent(name, s.batch.id, st)
 		e.Note.givesName, e.Note.name = true, string(name)

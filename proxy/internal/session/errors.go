@@ -2,7 +2,6 @@ package session
 
 import (
 	"cmp"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -98,8 +97,7 @@ func (s *Session) translate(msg []byte, code string, front *ledger.Entry[note], 
 }
 
 // rewriteError reports a refusal of the server's, and puts the error into out if it came
-// from a check, needs another position, or has Wirefence's functions in its CONTEXT.
-// Otherwise it reports that the message passes unchanged.
+// from a check or needs another position. Otherwise it reports that the message passes unchanged.
 func (s *Session) rewriteError(msg []byte, code string, n *note, ours bool, out *Out) (passes bool) {
 	woven := n.woven != nil
 	refused := isRefusal(code)
@@ -113,11 +111,7 @@ func (s *Session) rewriteError(msg []byte, code string, n *note, ours bool, out 
 	if refused {
 		s.reportRefusal(Refusal{State: fence.SQLState(code), Message: e.Message, Detail: e.Detail, Raised: e.SchemaName == countedSchema}, n.trace)
 	}
-	where := e.Where
-	if refused && s.tracked && (code != string(fence.TokenRequired) || s.mayCarry()) {
-		e.Where = withoutOwnContext(e.Where)
-	}
-	if !ours && !woven && e.Where == where {
+	if !ours && !woven {
 		return true
 	}
 	switch {
@@ -132,26 +126,6 @@ func (s *Session) rewriteError(msg []byte, code string, n *note, ours bool, out 
 	}
 	return !out.encode(e)
 }
-
-// withoutOwnContext removes the lines of Wirefence's functions from an error's CONTEXT,
-// and keeps those of the client's functions that called them. Wirefence's stand first, in
-// the language of the server.
-func withoutOwnContext(where string) string {
-	first, _, _ := strings.Cut(where, "\n")
-	if !strings.Contains(first, ownFunctions) {
-		return where
-	}
-	last := strings.LastIndex(where, ownFunctions)
-	_, rest, _ := strings.Cut(where[last:], "\n")
-	return strings.TrimPrefix(strings.TrimPrefix(rest, checkOfOneArgument), "\n")
-}
-
-// ownFunctions begins the names of Wirefence's functions in a CONTEXT; those in SQL have
-// no schema there.
-const (
-	ownFunctions       = " wirefence."
-	checkOfOneArgument = `SQL function "check" statement 1`
-)
 
 // readOnlyTransaction is the SQLSTATE of a write in a READ ONLY transaction.
 const readOnlyTransaction = "25006"

@@ -62,7 +62,8 @@ func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st s
 	case !sure && s.q.Ready() > 0 && !s.q.CopyIn():
 		return st, false
 	case !found:
-		return unseen, true
+		st = unseen
+		st.text.Flags = s.names.stored
 	}
 	return st, true
 }
@@ -127,27 +128,25 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		return s.pass(len(msg), len(msg), at, out)
 	}
 	m := s.messageAbout(policy.Execute, &st)
-	s.inherit(m.Statements, nil, st.named)
+	s.names.inherit(m.Statements)
 	a, used, goesOn := s.decideInBatch(&m, nil, len(msg), len(msg), out)
 	if !goesOn {
 		return used
 	}
 	s.noteEffects(&m, &a)
 	s.noteExecute(&m)
-	s.notePrepare(s.pushExecute(&st, coverOf(&a)), &m, s.batch.id, nil, st.named)
+	s.pushExecute(&st, coverOf(&a))
 	used = s.pass(len(msg), len(msg), at, out)
 	s.putChecks(&a, 1, out)
 	return used
 }
 
 // pushExecute records an Execute that is being sent.
-func (s *Session) pushExecute(st *statement, under cover) *note {
+func (s *Session) pushExecute(st *statement, under cover) {
 	b := &s.batch
 	b.Ran, b.under = true, max(b.under, under)
 	b.timed = b.timed || s.timesGroup(b.under)
-	n := &s.q.Push(ledger.Execute).Note
-	n.trace, n.name = st.trace, st.named
-	return n
+	s.q.Push(ledger.Execute).Note.trace = st.trace
 }
 
 // describe handles a whole Describe, which counts as a Bind of the statement: if the

@@ -110,7 +110,7 @@ func (s *Session) underHold(comment string) bool {
 // that carries nothing and by a statement that changes nothing, or the hold for its fence.
 func (s *Session) covered(st *statement) (under cover, ok bool) {
 	switch {
-	case st.text.Flags != 0 || st.named != "":
+	case st.text.Flags != 0:
 		return uncounted, false
 	case st.fence == "" && !st.text.Class.Controls() && s.unfenced():
 		return underNothing, true
@@ -140,7 +140,7 @@ func (s *Session) scan(body []byte) (*sqltext.Result, statement) {
 		return &s.plain, st
 	}
 	result := s.scanner.Scan(body, s.options)
-	st.fence, st.named, st.empty = result.Fence, nameInText(body, result.Statements), len(result.Statements) == 0
+	st.fence, st.empty = result.Fence, len(result.Statements) == 0
 	if !st.empty {
 		st.text.Class, st.text.Flags = result.Statements[0].Class, result.Statements[0].Flags
 	}

@@ -57,19 +57,18 @@ func (s *Session) shadows(a *policy.Action, body []byte, m *policy.Message) {
 	*a = policy.Action{By: a.By}
 }
 
-// inherit adds the flags of a prepared statement to the EXECUTE of it, or of those that the same
-// text has prepared. body is the text of a Query, named the name in an Execute's text.
-func (s *Session) inherit(statements []sqltext.Statement, body []byte, named string) {
-	const effects = sqltext.Sets | sqltext.Unlocks
-	var prepared sqltext.Flags
+// effects are the flags that count where a prepared statement is executed.
+const effects = sqltext.Sets | sqltext.Unlocks
+
+// inherit adds the effects of all that was prepared to each EXECUTE.
+func (n *names) inherit(statements []sqltext.Statement) {
 	for i := range statements {
 		st := &statements[i]
-		switch name := nameIn(body, st, named); {
+		switch {
 		case st.Flags.Has(sqltext.Stores):
-			prepared |= st.Flags & effects
-		case st.Class == sqltext.Ordinary && name != "":
-			what, _, _ := s.names.prepared.Find([]byte(name), s.batch.id)
-			st.Flags |= what.text.Flags&effects | prepared
+			n.stored |= st.Flags & effects
+		case st.Flags.Has(sqltext.Runs):
+			st.Flags |= n.stored | n.parsed
 		}
 	}
 }
@@ -92,7 +91,7 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 			return s.pass(len(msg), len(msg), at, out)
 		}
 	}
-	s.inherit(result.Statements, body, "")
+	s.names.inherit(result.Statements)
 	m := policy.Message{Kind: policy.Query, Statements: result.Statements, Fence: result.Fence, FenceErr: result.FenceErr, BySettings: result.BySettings}
 	a, ok := s.decide(&m, body, out)
 	if !ok {
@@ -111,12 +110,9 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		w := s.weave(body, &m, &a, out)
 		n := s.pushQuery(underCheck)
 		n.woven, n.takesHold, n.checkSample, n.behindReset = w, a.Inserts[0].Holds, s.timesCheck(), reset
-		s.notePrepare(n, &m, s.batch.id-1, body, "") // its own failure doesn't end a batch
 		return len(msg)
 	}
-	n := s.pushQuery(coverOf(&a))
-	n.name = nameInText(body, m.Statements)
-	s.notePrepare(n, &m, s.batch.id-1, body, "")
+	s.pushQuery(coverOf(&a)).name = deallocated(body, m.Statements)
 	return s.pass(len(msg), len(msg), at, out)
 }
 

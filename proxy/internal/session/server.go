@@ -249,10 +249,6 @@ func (s *Session) handleCommandTag(tag []byte) {
 		if name == "DISCARD ALL" {
 			s.noteDiscarded()
 		}
-	case name == "PREPARE":
-		if front := s.q.Front(); front != nil {
-			s.resolveName(front, true)
-		}
 	case name == "DEALLOCATE":
 		if front := s.q.Front(); front != nil && front.Note.name != "" {
 			s.names.prepared.Closed(front.Note.name)
@@ -340,7 +336,6 @@ func (s *Session) handleReady(msg []byte) bool {
 		s.check.doubt, s.check.sent = false, [kinds]int{}
 		s.timing.group.open, s.timing.check.open = false, false // their answers were skipped
 	}
-	s.resolveName(&e, false) // a PREPARE in the text has failed
 	s.recycle(e.Note.woven)
 	if e.Note.role != client {
 		passes := s.finishExchange(e.Note.role)

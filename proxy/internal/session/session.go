@@ -130,6 +130,9 @@ type variable struct {
 // names is what the names of statements and portals mean.
 type names struct {
 	prepared, portals ledger.Names[statement]
+	// stored has the effects of all that a PREPARE or DECLARE has stored, and parsed those of all
+	// that a Parse has: an EXECUTE may have any of them.
+	stored, parsed sqltext.Flags
 }
 
 type phase uint8
@@ -153,11 +156,11 @@ type statement struct {
 	text  sqltext.Statement
 	empty bool // its text has no statement
 	fence string
-	named string // the name in a PREPARE, EXECUTE or DEALLOCATE
 	trace *trace
 }
 
-// unseen is what a name stands for that no message has given: a plain statement, or nothing.
+// unseen is what a name stands for that no message has given: a plain statement, or nothing, unless
+// a text has prepared it.
 var unseen = statement{text: sqltext.Statement{Class: sqltext.Ordinary}}
 
 // note is the session's data in an entry of the queue.
@@ -169,7 +172,7 @@ type note struct {
 	givesName   bool   // its outcome decides what name stands for
 	groupSample bool   // its ReadyForQuery ends the timed group
 	checkSample bool   // the answer to its check ends the timed check
-	name        string // that a Parse or Bind gives, or a PREPARE, DECLARE, Close or DEALLOCATE names
+	name        string // that a Parse or Bind gives, or a Close or DEALLOCATE drops
 	woven       *ledger.Woven
 	refusal     *wire.Error
 	trace       *trace

@@ -46,75 +46,70 @@ func (c Class) Controls() bool {
 	return false
 }
 
-// classify returns the class of the statement, the flags that depend on its first words, and
-// the index of the token that may be the name of a prepared statement, 0 without one.
-func (s *Scanner) classify() (class Class, flags Flags, name int) {
+// classify returns the class of the statement, and the flags that depend on its first words.
+func (s *Scanner) classify() (Class, Flags) {
 	st := &s.st
 	switch string(s.firstWord()) {
 	case "":
 		if st.first[0].kind == open {
-			return Ordinary, 0, 0 // a query in parentheses
+			return Ordinary, 0 // a query in parentheses
 		}
 	case "select":
 		return s.classifySelect()
 	case "values", "table", "with", "insert", "update", "delete", "merge", "truncate", "copy", "explain", "fetch", "move", "listen",
 		"notify", "load", "checkpoint", "comment", "grant", "revoke", "security", "reassign", "import", "refresh":
-		return Ordinary, 0, 0
+		return Ordinary, 0
 	case "execute":
-		return Ordinary, 0, 1
+		return Ordinary, Runs
 	case "close", "unlisten":
-		return Ordinary, Cleans, 0
+		return Ordinary, Cleans
 	case "declare":
-		return Ordinary, Stores, 0
+		return Ordinary, Stores
 	case "prepare":
 		if s.word(1, "transaction") && (st.first[2].kind == literal || st.first[2].kind == escaped) {
-			return PreparesTransaction, 0, 0
+			return PreparesTransaction, 0
 		}
-		return Ordinary, Stores, 1
+		return Ordinary, Stores
 	case "deallocate":
-		name = 1
-		if s.word(1, "prepare") && st.n > 2 {
-			name = 2
+		if s.word(1, "all") || s.word(1, "prepare") && s.word(2, "all") {
+			return Free, Cleans | DropsPrepared
 		}
-		if s.word(name, "all") {
-			return Free, Cleans | DropsPrepared, 0
-		}
-		return Free, Cleans, name
+		return Free, Cleans
 	case "begin", "start":
-		return Begins, 0, 0
+		return Begins, 0
 	case "savepoint":
-		return Savepoint, 0, 0
+		return Savepoint, 0
 	case "release":
-		return Undoes, 0, 0
+		return Undoes, 0
 	case "commit", "end":
 		if s.word(1, "prepared") {
-			return EndsPrepared, 0, 0
+			return EndsPrepared, 0
 		}
-		return Ends, Commits | flagsIf(s.chains(), Chains), 0
+		return Ends, Commits | flagsIf(s.chains(), Chains)
 	case "rollback", "abort":
 		switch {
 		case s.word(1, "prepared"):
-			return EndsPrepared, 0, 0
+			return EndsPrepared, 0
 		case s.word(1, "to") || s.word(2, "to"):
-			return Undoes, 0, 0
+			return Undoes, 0
 		}
-		return Ends, flagsIf(s.chains(), Chains), 0
+		return Ends, flagsIf(s.chains(), Chains)
 	case "lock":
-		return Lock, 0, 0
+		return Lock, 0
 	case "set":
 		return s.classifySet()
 	case "show":
-		return Free, 0, 0
+		return Free, 0
 	case "reset":
-		return Free, Cleans | flagsIf(s.word(1, "all"), Resets) | flagsIf(s.word(1, "application_name"), Renames), 0
+		return Free, Cleans | flagsIf(s.word(1, "all"), Resets) | flagsIf(s.word(1, "application_name"), Renames)
 	case "discard":
-		return Discards, Cleans | flagsIf(s.word(1, "all"), Resets|DropsPrepared|Unlocks), 0
+		return Discards, Cleans | flagsIf(s.word(1, "all"), Resets|DropsPrepared|Unlocks)
 	case "create", "alter", "drop":
 		if !s.refusesBlock() {
-			return Ordinary, 0, 0
+			return Ordinary, 0
 		}
 	}
-	return Alone, 0, 0
+	return Alone, 0
 }
 
 // maxWord is the length of the longest word that a statement's name consists of.
@@ -135,7 +130,7 @@ func (s *Scanner) firstWord() []byte {
 // classifySelect finds the calls of one function that stand for a command of their own. true
 // or false as the last argument of set_config rules out another schema's function of this
 // name, unless a parameter has a type that fits it better than text.
-func (s *Scanner) classifySelect() (Class, Flags, int) {
+func (s *Scanner) classifySelect() (Class, Flags) {
 	at, qualified := 1, s.word(1, "pg_catalog") && s.st.first[2].kind == dot
 	if qualified {
 		at = 3
@@ -143,16 +138,16 @@ func (s *Scanner) classifySelect() (Class, Flags, int) {
 	local := s.word(at+6, "true")
 	switch {
 	case s.isOwnCall():
-		return Free, 0, 0
+		return Free, 0
 	case s.word(at, "pg_advisory_unlock_all") && s.isCall(at, open, closing):
-		return Ordinary, Cleans, 0
+		return Ordinary, Cleans
 	case !s.word(at, "set_config"):
 	case (local || s.word(at+6, "false")) && s.isCall(at, open, literal, comma, literal, comma, word, closing):
-		return Free, flagsIf(local, Local), 0
+		return Free, flagsIf(local, Local)
 	case qualified && s.isCall(at, open, literal, comma, literal, comma, literal, closing):
-		return Free, 0, 0
+		return Free, 0
 	}
-	return Ordinary, 0, 0
+	return Ordinary, 0
 }
 
 // isOwnCall reports whether the statement is one call, with constants and parameters, of a
@@ -182,22 +177,22 @@ func (s *Scanner) chains() bool {
 	return s.word(1, "and") && s.word(2, "chain") || s.word(2, "and") && s.word(3, "chain")
 }
 
-func (s *Scanner) classifySet() (Class, Flags, int) {
+func (s *Scanner) classifySet() (Class, Flags) {
 	at, local := 1, s.word(1, "local")
 	if local || s.word(1, "session") {
 		at = 2
 	}
 	switch flags := flagsIf(local, Local); {
 	case s.word(at, "transaction"):
-		return Precedes, flags | flagsIf(s.word(at+1, "snapshot"), Imports), 0
+		return Precedes, flags | flagsIf(s.word(at+1, "snapshot"), Imports)
 	case s.word(1, "constraints"):
-		return Ordinary, 0, 0 // runs the triggers that were deferred
+		return Ordinary, 0 // runs the triggers that were deferred
 	case s.word(1, "session") && s.word(2, "authorization") && s.word(3, "default") && s.st.n == 4:
-		return Free, Cleans, 0
+		return Free, Cleans
 	default:
 		name := s.st.first[at]
 		names := s.is(name, "wirefence") || name.kind == quoted && hasFolded(s.text[name.start+1:], "wirefence")
-		return Free, flags | flagsIf(names, CallsSetter) | flagsIf(s.is(name, "application_name"), Renames), 0
+		return Free, flags | flagsIf(names, CallsSetter) | flagsIf(s.is(name, "application_name"), Renames)
 	}
 }
 

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Encoding is a class of client_encodings with the same lengths of characters.
+// Encoding is a class of client_encodings with the same lengths of characters. In EUC_TW and
+// MULE_INTERNAL, which no client is known to use, positions of errors count bytes.
 type Encoding uint8
 
 // The encodings. Those from SJIS on have trail bytes that look like ASCII.
@@ -14,9 +15,7 @@ const (
 	UTF8
 	EUCJP      // EUC_JP, EUC_JIS_2004
 	EUCTwoByte // EUC_CN, EUC_KR
-	EUCTW
-	MuleInternal
-	SJIS // SJIS, SHIFT_JIS_2004
+	SJIS       // SJIS, SHIFT_JIS_2004
 	BIG5
 	GBK
 	UHC
@@ -28,7 +27,6 @@ const (
 // and digits. A server reports the first of several; a pooler what its client wrote.
 var encodings = map[string]Encoding{
 	"utf8": UTF8, "unicode": UTF8, "eucjp": EUCJP, "eucjis2004": EUCJP, "euccn": EUCTwoByte, "euckr": EUCTwoByte,
-	"euctw": EUCTW, "muleinternal": MuleInternal,
 	"sjis": SJIS, "mskanji": SJIS, "shiftjis": SJIS, "win932": SJIS, "windows932": SJIS, "shiftjis2004": SJIS,
 	"big5": BIG5, "win950": BIG5, "windows950": BIG5, "gbk": GBK, "win936": GBK, "windows936": GBK,
 	"uhc": UHC, "win949": UHC, "windows949": UHC, "johab": JOHAB, "gb18030": GB18030,
@@ -51,7 +49,7 @@ func (e Encoding) unsafe() bool { return e >= SJIS }
 // charLen returns the length of the first character of text, at least 1 and at most
 // len(text), as the server's pg_encoding_mblen does.
 func (e Encoding) charLen(text []byte) int {
-	const ss2, ss3 = 0x8e, 0x8f // the single shifts of EUC
+	const ss3 = 0x8f // a single shift of EUC
 	c := text[0]
 	n := 2
 	switch {
@@ -61,26 +59,12 @@ func (e Encoding) charLen(text []byte) int {
 		if n = bits.LeadingZeros8(^c); n > 4 {
 			n = 1
 		}
-	case e == MuleInternal:
-		n = muleLen(c)
-	case e == EUCTW && c == ss2, e == GB18030 && len(text) > 1 && '0' <= text[1] && text[1] <= '9':
+	case e == GB18030 && len(text) > 1 && '0' <= text[1] && text[1] <= '9':
 		n = 4
-	case c == ss3 && (e == EUCJP || e == EUCTW || e == JOHAB):
+	case c == ss3 && (e == EUCJP || e == JOHAB):
 		n = 3
 	}
 	return min(n, len(text))
-}
-
-func muleLen(c byte) int {
-	switch {
-	case 0x81 <= c && c <= 0x8d:
-		return 2
-	case 0x90 <= c && c <= 0x9b:
-		return 3
-	case c == 0x9c || c == 0x9d:
-		return 4
-	}
-	return 1
 }
 
 // CountChars counts the characters of text, as PostgreSQL counts error

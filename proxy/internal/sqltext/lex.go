@@ -107,7 +107,7 @@ func (s *Scanner) lex(i int) {
 		case class[c]&isIdentStart != 0:
 			i = s.lexWord(i)
 		case class[c]&isDigit != 0:
-			i = s.lexNumber(i)
+			i = s.short(other, i, s.wordEnd(i)) // a number, or its digits ahead of a point
 		case c == '\'':
 			i = s.lexString(i, i, s.opt.EscapeStrings, literal)
 		case c == '"':
@@ -160,34 +160,6 @@ func (s *Scanner) short(k kind, start, end int) int {
 		s.keep, s.rest = start, start
 	}
 	return end
-}
-
-// lexNumber reads digits, a fraction and an exponent. It reads letters behind them as a
-// name, as PostgreSQL 14 does. To later versions they are an error or, as in 0x1F and
-// 1_000, a part of the number, which makes no difference here.
-func (s *Scanner) lexNumber(i int) int {
-	text := s.text
-	end := s.digits(i)
-	if end < len(text) && text[end] == '.' && !(end+1 < len(text) && text[end+1] == '.') {
-		end = s.digits(end + 1)
-	}
-	if end < len(text) && lower[text[end]] == 'e' {
-		exp := end + 1
-		if exp < len(text) && (text[exp] == '+' || text[exp] == '-') {
-			exp++
-		}
-		if n := s.digits(exp); n > exp {
-			end = n
-		}
-	}
-	return s.short(other, i, end)
-}
-
-func (s *Scanner) digits(i int) int {
-	for i < len(s.text) && class[s.text[i]]&isDigit != 0 {
-		i++
-	}
-	return i
 }
 
 func endsLine(c byte) bool { return c == '\n' || c == '\r' }
@@ -324,7 +296,7 @@ func (s *Scanner) lexDollar(i int) int {
 	text := s.text
 	end := i + 1
 	if end < len(text) && class[text[end]]&isDigit != 0 {
-		return s.short(param, i, s.digits(end))
+		return s.short(param, i, s.wordEnd(end))
 	}
 	for end < len(text) && text[end] != '$' && class[text[end]]&isIdent != 0 {
 		end++
@@ -372,9 +344,6 @@ func (s *Scanner) lexOther(i int) int {
 			return s.lexBlockComment(i, i+2, i+2)
 		}
 	case '.':
-		if class[next]&isDigit != 0 {
-			return s.lexNumber(i)
-		}
 		k = dot
 	case '(':
 		k = open

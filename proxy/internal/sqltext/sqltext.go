@@ -33,11 +33,10 @@ type Statement struct {
 	// Class says whether a check can share the statement's transaction.
 	Class Class
 	Flags Flags
-	// NameStart and NameEnd delimit the name of the prepared statement of a PREPARE, EXECUTE or
-	// DEALLOCATE, without its quotes. Both are 0 for a name whose characters are not ASCII or
-	// not as written. NameQuoted says that the server doesn't fold it to lower case.
+	// NameStart and NameEnd delimit the name in a DEALLOCATE, without its quotes; in lower case it
+	// is the prepared statement's. Both are 0 without one, and for a name that is not ASCII or
+	// has upper case or quotes between its quotes.
 	NameStart, NameEnd int32
-	NameQuoted         bool
 }
 
 // Flags are further properties of a statement, by its words. A literal counts as a text that
@@ -56,6 +55,8 @@ const (
 	Unlocks
 	// Stores: a PREPARE or DECLARE, whose text runs later.
 	Stores
+	// Runs: an EXECUTE, which runs such a text.
+	Runs
 	// Commits: COMMIT and END, of the class Ends.
 	Commits
 	// Chains: AND CHAIN.

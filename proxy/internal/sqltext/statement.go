@@ -112,16 +112,20 @@ func (s *Scanner) finish() {
 		return
 	}
 	out := Statement{Start: st.first[0].start, End: st.last.end}
-	class, flags, name := s.classify()
+	class, flags := s.classify()
 	out.Class, out.Flags = class, flags|st.flags
-	if name > 0 {
+	if s.word(0, "deallocate") {
+		name := 1
+		if s.word(1, "prepare") && st.n > 2 {
+			name = 2
+		}
 		out.nameFrom(st.first[name], s.text)
 	}
 	s.result.Statements = append(s.result.Statements, out)
 	s.st = state{}
 }
 
-// nameFrom sets the name of a prepared statement, if its characters are as written.
+// nameFrom sets the name in a DEALLOCATE.
 func (st *Statement) nameFrom(t token, text []byte) {
 	start, end := t.start, t.end
 	if t.kind == quoted {
@@ -130,9 +134,9 @@ func (st *Statement) nameFrom(t token, text []byte) {
 		return
 	}
 	for _, c := range text[start:end] {
-		if c >= 0x80 || c == '"' {
+		if c >= 0x80 || c == '"' || t.kind == quoted && c != lower[c] {
 			return
 		}
 	}
-	st.NameStart, st.NameEnd, st.NameQuoted = start, end, t.kind == quoted
+	st.NameStart, st.NameEnd = start, end
 }
