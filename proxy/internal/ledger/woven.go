@@ -7,9 +7,8 @@ import "sort"
 // text. The zero value is that of an unchanged text.
 type Woven struct {
 	puts    []put
-	ends    []int // of the client's statements in their own text, in characters
-	results int   // that have come
-	passed  int   // of puts, whose results have come
+	results int // that have come
+	passed  int // of puts, whose results have come
 }
 
 type put struct {
@@ -20,7 +19,7 @@ type put struct {
 }
 
 // Reset empties it for another text.
-func (w *Woven) Reset() { *w = Woven{puts: w.puts[:0], ends: w.ends[:0]} }
+func (w *Woven) Reset() { *w = Woven{puts: w.puts[:0]} }
 
 // Put records an inserted statement of width characters, ahead of the client's statement
 // with this index, at an offset in characters of the client's text. The offsets must not go
@@ -33,9 +32,6 @@ func (w *Woven) Put(statement, at, width int) {
 	}
 	w.puts = append(w.puts, put{statement + len(w.puts), at, start, width})
 }
-
-// Ends records the end of the client's next statement, in characters of the client's text.
-func (w *Woven) Ends(at int) { w.ends = append(w.ends, at) }
 
 // Ours reports whether the result that comes next is the proxy's.
 func (w *Woven) Ours() bool {
@@ -51,27 +47,16 @@ func (w *Woven) NextResult() {
 }
 
 // Position translates an error's position in the woven text to the client's text, both in
-// characters from 1. It returns 0 for a position in an inserted statement. After the first
-// result, a position outside of the current statement is in the text of a prepared
-// statement, and stays unchanged.
+// characters from 1. It returns 0 for a position in an inserted statement.
 func (w *Woven) Position(woven int) int {
-	client := woven
-	if n := sort.Search(len(w.puts), func(i int) bool { return w.puts[i].start >= woven }); n > 0 {
-		last := &w.puts[n-1]
-		if client = woven - last.start - last.width + last.at; client <= last.at {
-			client = 0
-		}
-	}
-	if w.results == 0 || client == 0 && w.Ours() {
-		return client
-	}
-	current := w.results - w.passed
-	begin := 0
-	if current > 0 && current <= len(w.ends) {
-		begin = w.ends[current-1]
-	}
-	if client <= begin || current < len(w.ends) && client > w.ends[current]+1 {
+	n := sort.Search(len(w.puts), func(i int) bool { return w.puts[i].start >= woven })
+	if n == 0 {
 		return woven
+	}
+	last := &w.puts[n-1]
+	client := woven - last.start - last.width + last.at
+	if client <= last.at {
+		return 0
 	}
 	return client
 }

@@ -16,7 +16,6 @@ func weave(w *Woven, statements []string, checks ...int) (client, woven string) 
 			woven += check
 		}
 		client, woven = client+sql, woven+sql
-		w.Ends(len(client))
 		client, woven = client+"; ", woven+"; "
 	}
 	return client, woven
@@ -73,42 +72,12 @@ func inCheck(woven string, at int) bool {
 	return false
 }
 
-// Once results have come, a position that isn't in the statement whose turn it is
-// points into the text of a prepared statement, and stays.
-func TestPositionsOfOtherTexts(t *testing.T) {
-	w := new(Woven)
-	client, woven := weave(w, []string{"INSERT x", "EXECUTE p", "INSERT y"}, 0)
-	w.NextResult() // the check's
-	if at := strings.Index(woven, "x") + 1; w.Position(at) != strings.Index(client, "x")+1 {
-		t.Errorf("in the first statement: %d", w.Position(at))
-	}
-	w.NextResult() // the first statement's
-	if got := w.Position(3); got != 3 {
-		t.Errorf("in what EXECUTE runs: %d", got)
-	}
-	if got := w.Position(100); got != 100 {
-		t.Errorf("far behind: %d", got)
-	}
-	if at := strings.Index(woven, "p") + 1; w.Position(at) != strings.Index(client, "p")+1 {
-		t.Errorf("in EXECUTE: %d", w.Position(at))
-	}
-	w.NextResult()
-	if at := strings.Index(woven, "y") + 1; w.Position(at) != strings.Index(client, "y")+1 {
-		t.Errorf("in the last statement: %d", w.Position(at))
-	}
-	w.Reset()
-	if w.Ours() || w.Position(1) != 1 || len(w.puts)+len(w.ends) > 0 {
-		t.Error("Reset keeps something")
-	}
-}
-
 func TestWovenKeepsItsMemory(t *testing.T) {
 	w := new(Woven)
 	weave(w, []string{"A", "B"}, 0, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		w.Reset()
 		w.Put(0, 0, 3)
-		w.Ends(1)
 		w.NextResult()
 		w.Ours()
 		w.Position(2)

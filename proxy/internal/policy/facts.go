@@ -122,6 +122,22 @@ type Batch struct {
 	By        Carrier
 }
 
+// Pass records that a statement of it is sent.
+func (b *Batch) Pass(st *sqltext.Statement) {
+	if st.Class.Controls() || changesFence(st) && b.By.Comment == "" {
+		b.Checked, b.Taken = false, false
+	}
+	if st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
+		b.Taken = false
+	}
+	switch {
+	case st.Class == sqltext.Begins, st.Class == sqltext.Undoes, st.Class == sqltext.Ends && st.Flags.Has(sqltext.Chains):
+		b.Block = InBlock
+	case st.Class == sqltext.Ends, st.Class == sqltext.PreparesTransaction:
+		b.Block = NoBlock // if it fails, the server skips the rest of the batch
+	}
+}
+
 // Transaction is what is known of the open transaction.
 type Transaction struct {
 	// Fenced says that a group of it ran under a fence. FencedBy is the last one, if it was in a

@@ -53,7 +53,7 @@ var All = []Rule{
 	{"no hold counts behind a SET", []edit{{applyGo, "s.variable.name(flags)\n\t\tif s.hold.by.Comment == \"\" {", "s.variable.name(flags)\n\t\tif false {"}}},
 	{"a check ends with its transaction", []edit{{weaveGo, "c.checked, c.outside = false, false", "c.outside = false"}}},
 	{"a check ends with a SET", []edit{{weaveGo, `steady := !(c.by.Comment == "" && changesFence(st))`, "steady := true"}}},
-	{"a check of a batch ends with a SET", []edit{{applyGo, `st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {`, "st.Class.Controls() {"}}},
+	{"a check of a batch ends with a SET", []edit{{factsGo, `st.Class.Controls() || changesFence(st) && b.By.Comment == "" {`, "st.Class.Controls() {"}}},
 	{"check ahead of COMMIT", []edit{{weaveGo, "need = (!c.fenced || c.locked) && !c.checked && c.ran && c.runs", "need = false"}}},
 	{"check ahead of COMMIT behind a SET", []edit{{weaveGo, "f.Fenced && !f.FenceChanged", "f.Fenced"}}},
 	{"check ahead of COMMIT under another fence", []edit{{weaveGo, `by.Comment != "" && f.FencedBy == by.Comment`, `by.Comment != "" && f.Fenced`}}},

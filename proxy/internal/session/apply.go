@@ -43,6 +43,9 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 			s.tx.Check(inserts[0].By)
 		}
 		s.tx.Pass(st, i == 0 && outside)
+		if m.Kind == policy.Execute {
+			s.batch.Pass(st)
+		}
 		s.noteFlags(st.Flags)
 		cleans = cleans && st.Flags.Has(sqltext.Cleans)
 		if s.pooled {
@@ -71,6 +74,7 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 // noteFlags records that a statement may set the session variable or release locks.
 func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.SetsVariable) {
+		s.exchange.awaited = false // its answer was about the variable's earlier value
 		s.variable.name(flags)
 		if s.hold.by.Comment == "" {
 			s.doubtHold()
@@ -114,83 +118,42 @@ func (s *Session) noteBind(portal []byte, st statement, incomplete bool) {
 	}
 }
 
-// noteExecute records what an Execute does to its batch and transaction.
-func (s *Session) noteExecute(m *policy.Message) {
-	b := &s.batch
-	for i := range m.Statements {
-		st := &m.Statements[i]
-		if st.Class.Controls() || st.Flags&(sqltext.SetsVariable|sqltext.Resets) != 0 && b.By.Comment == "" {
-			b.Checked, b.Taken = false, false
-		}
-		if st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
-			b.Taken = false
-		}
-		if st.Flags.Has(sqltext.SetsVariable) {
-			s.exchange.awaited = false // the answer was about the variable's earlier value
-		}
-		switch {
-		case st.Class == sqltext.Begins:
-			b.Block = policy.InBlock
-		case st.Class == sqltext.Ends:
-			// If it fails, the server skips the rest of the batch.
-			b.Block = policy.NoBlock
-			if st.Flags.Has(sqltext.Chains) {
-				b.Block = policy.InBlock
-			}
-		case st.Class == sqltext.Undoes:
-			b.Block = policy.InBlock
-		case st.Class == sqltext.PreparesTransaction:
-			b.Block = policy.NoBlock
-		}
-	}
-}
-
 // weave puts a Query with its checks inserted into out.
 func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, out *Out) *ledger.Woven {
 	w := s.newWoven()
 	mark := len(out.own)
 	dst, head := wire.BeginQuery(out.own)
 	from, chars := 0, 0
-	take := func(to int) {
-		chars += s.countChars(body[from:to])
-		dst, from = append(dst, body[from:to]...), to
-	}
-	inserts := a.Inserts
-	for i := range m.Statements {
-		st := &m.Statements[i]
-		take(int(st.Start))
-		for ; len(inserts) > 0 && inserts[0].Before == i; inserts = inserts[1:] {
-			dst = s.weaveCheck(dst, len(dst), w, chars, &inserts[0])
+	for i := range a.Inserts {
+		in := &a.Inserts[i]
+		behind := in.Before == len(m.Statements)
+		var to int
+		if behind {
+			to = int(m.Statements[in.Before-1].End)
+		} else {
+			to = int(m.Statements[in.Before].Start)
 		}
-		take(int(st.End))
-		w.Ends(chars)
-	}
-	for i := range inserts {
-		dst = s.weaveCheck(append(dst, ';'), len(dst), w, chars, &inserts[i])
+		chars += sqltext.CountChars(body[from:to], s.options.Encoding)
+		dst, from = append(dst, body[from:to]...), to
+		start := len(dst)
+		if behind {
+			dst = append(dst, ';')
+		}
+		if in.Holds {
+			has := literalOrNull(s.beginTake(in.By))
+			dst = s.cfg.call.appendProxyHold(dst, s.hold.number, &in.By, has, grouped)
+		} else {
+			dst = s.cfg.call.appendCheck(dst, s.checkFor(&in.By), &in.By)
+			s.events.Checked()
+		}
+		dst = append(dst, ';')
+		w.Put(in.Before, chars, len(dst)-start)
 	}
 	dst = append(dst, body[from:]...)
 	out.own = wire.EndQuery(dst, head)
 	out.put(mark)
 	return w
 }
-
-// weaveCheck appends a check to a text, at chars characters of the client's text. What is
-// inserted there begins at start.
-func (s *Session) weaveCheck(dst []byte, start int, w *ledger.Woven, chars int, in *policy.Insert) []byte {
-	switch {
-	case in.Holds:
-		has := literalOrNull(s.beginTake(in.By))
-		dst = s.cfg.call.appendProxyHold(dst, s.hold.number, &in.By, has, grouped)
-	default:
-		dst = s.cfg.call.appendCheck(dst, s.checkFor(&in.By), &in.By)
-		s.events.Checked()
-	}
-	dst = append(dst, ';')
-	w.Put(in.Before, chars, len(dst)-start)
-	return dst
-}
-
-func (s *Session) countChars(b []byte) int { return sqltext.CountChars(b, s.options.Encoding) }
 
 // preparedCheck is the state of the prepared checks on the server.
 type preparedCheck struct {

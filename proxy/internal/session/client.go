@@ -54,8 +54,8 @@ func (s *Session) flushToServer(out *Out) {
 }
 
 // atMessageStart reports whether the client's next byte begins a message.
-func (s *Session) atMessageStart() bool {
-	return s.passLeft == 0 && s.dropLeft == 0
+func (in *input) atMessageStart() bool {
+	return in.passLeft == 0 && in.dropLeft == 0
 }
 
 // quiet reports whether nothing is outstanding and no batch is open.
@@ -235,15 +235,15 @@ func (s *Session) pass(size, have, at int, out *Out) int {
 }
 
 // drop discards the message, with the bytes that have not come yet.
-func (s *Session) drop(size, have int) int {
+func (in *input) drop(size, have int) int {
 	n := min(size, have)
-	s.dropLeft = size - n
+	in.dropLeft = size - n
 	return n
 }
 
 // wait leaves the message in the input until replies have come.
-func (s *Session) wait() int {
-	s.inputWaits = true
+func (in *input) wait() int {
+	in.inputWaits = true
 	return 0
 }
 

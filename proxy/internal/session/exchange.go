@@ -87,8 +87,8 @@ type exchange struct {
 	retries  int // how often the query was repeated
 }
 
-func (s *Session) push(kind ledger.Kind, by role) *note {
-	e := s.q.Push(kind)
+func (o *outstanding) push(kind ledger.Kind, by role) *note {
+	e := o.q.Push(kind)
 	e.Note.role = by
 	return &e.Note
 }
@@ -138,8 +138,8 @@ func (s *Session) appendSimple(dst []byte, by role, sql string) []byte {
 
 // onlyExchangePending reports whether only an exchange outside of transaction blocks is
 // outstanding. It leaves no block open.
-func (s *Session) onlyExchangePending() bool {
-	return s.exchange.by != client && s.exchange.by != asksVariable && s.q.Ready() == 1
+func (o *outstanding) onlyExchangePending() bool {
+	return o.exchange.by != client && o.exchange.by != asksVariable && o.q.Ready() == 1
 }
 
 // exchangeFor sends the exchange of an action ahead of the message.

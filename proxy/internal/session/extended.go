@@ -56,14 +56,14 @@ func (s *Session) bind(in []byte, size, at int, out *Out) int {
 
 // statementOf returns what a name stands for. It returns false if the server must answer first,
 // which decides that.
-func (s *Session) statementOf(names *ledger.Names[statement], name []byte) (st statement, ok bool) {
-	st, found, sure := names.Find(name, s.batch.id)
+func (o *outstanding) statementOf(names *ledger.Names[statement], name []byte) (st statement, ok bool) {
+	st, found, sure := names.Find(name, o.batch.id)
 	switch {
-	case !sure && s.q.Ready() > 0 && !s.q.CopyIn():
+	case !sure && o.q.Ready() > 0 && !o.q.CopyIn():
 		return st, false
 	case !found:
 		st = unseen
-		st.text.Flags = s.names.stored
+		st.text.Flags = o.names.stored
 	}
 	return st, true
 }
@@ -134,7 +134,6 @@ func (s *Session) execute(msg []byte, at int, out *Out) int {
 		return used
 	}
 	s.noteEffects(&m, &a)
-	s.noteExecute(&m)
 	s.pushExecute(&st, coverOf(&a))
 	used = s.pass(len(msg), len(msg), at, out)
 	s.putChecks(&a, 1, out)

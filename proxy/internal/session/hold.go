@@ -107,7 +107,7 @@ func (s *Session) holdsIfNeeded() bool { return s.roundTrip > maxRoundTrip }
 
 // doubtHold records that the hold no longer counts: a message that is being sent may
 // release it, or change the fence. The server may still have it.
-func (s *Session) doubtHold() { s.hold.change(policy.Doubts) }
+func (p *protection) doubtHold() { p.hold.change(policy.Doubts) }
 
 // verdict is the answer of wirefence.check or wirefence.proxy_hold.
 type verdict uint8

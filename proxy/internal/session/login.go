@@ -93,8 +93,8 @@ func setsFence(params map[string]string) bool {
 
 // isOwnBackend reports whether the backend's process id is the one in BackendKeyData. A
 // pooler's differs.
-func (s *Session) isOwnBackend(pid string) bool {
-	return len(s.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(s.key))), 10) == pid
+func (t *serverState) isOwnBackend(pid string) bool {
+	return len(t.key) >= 4 && strconv.FormatUint(uint64(binary.BigEndian.Uint32([]byte(t.key))), 10) == pid
 }
 
 // asksAgain repeats a question at login without the client's statement_timeout, if that has

@@ -184,13 +184,13 @@ func (s *Session) parseComplete() bool {
 }
 
 // resolveName records the outcome of a message that gives a name.
-func (s *Session) resolveName(e *ledger.Entry[note], succeeded bool) {
+func (o *outstanding) resolveName(e *ledger.Entry[note], succeeded bool) {
 	switch {
 	case !e.Note.givesName:
 	case e.Kind == ledger.Bind:
-		s.names.portals.Answered(e.Note.name, succeeded)
+		o.names.portals.Answered(e.Note.name, succeeded)
 	default:
-		s.names.prepared.Answered(e.Note.name, succeeded)
+		o.names.prepared.Answered(e.Note.name, succeeded)
 	}
 	e.Note.givesName = false
 }

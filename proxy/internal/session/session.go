@@ -34,69 +34,88 @@ type Session struct {
 	events    Events
 	db        *database // that it is in, nil before the login's answer; a pooler may choose another
 	phase     phase
-	tracked   bool      // messages are judged: not in mode off, not on a physical replication connection
-	walsender bool      // a replication connection that runs SQL, by simple queries alone
-	at        time.Time // when the driver last called
-	login     login
+	tracked   bool                    // messages are judged: not in mode off, not on a physical replication connection
+	walsender bool                    // a replication connection that runs SQL, by simple queries alone
+	ownName   string                  // of the proxy's portal, and the beginning of its statements' names
+	at        time.Time               // when the driver last called
+	fatal     *wire.Error             // with which the session ends
+	confirmed func(at time.Time) bool // see RequireLeader; nil without a witness
 
-	// Told by the server.
+	login login
+	serverState
+	outstanding
+	protection
+	input
+	output
+	judging
+
+	activity, transactions uint32 // see Standing
+	readyCount             uint32 // ReadyForQuery messages so far
+	tally                  Tally
+	timing                 timing
+}
+
+// serverState is what the server has told of itself.
+type serverState struct {
 	options   sqltext.Options
 	schema    schemaState
-	standby   bool   // the server is in recovery
-	pooled    bool   // a transaction pooler may stand between
-	key       string // process id and cancel key, as in BackendKeyData
-	fatalSeen bool   // the server has sent a FATAL, and closes the connection
-	fatal     *wire.Error
+	standby   bool          // it is in recovery
+	pooled    bool          // a transaction pooler may stand between
+	key       string        // process id and cancel key, as in BackendKeyData
+	fatalSeen bool          // it has sent a FATAL, and closes the connection
 	streaming bool          // a replication stream is under way
 	roundTrip time.Duration // the shortest one so far, 0 for none
+}
 
-	// What was sent, and what the server has of it.
+// outstanding is what was sent, and what the server has of it.
+type outstanding struct {
 	q          ledger.Queue[note]
 	spareWoven []*ledger.Woven
-	// toServer is bytes for the server that FromServer or ReleaseHold made.
-	toServer []byte
-	tx       openTransaction
-	batch    batch
-	names    names
-	rest     remainder
-	check    preparedCheck
-	hold     hold
-	exchange exchange
-	ownName  string // of the proxy's portal, and the beginning of its statements' names
+	toServer   []byte // made by FromServer or ReleaseHold
+	batch      batch
+	names      names
+	check      preparedCheck
+	exchange   exchange
+}
 
+// protection is what the session carries, and what covers it.
+type protection struct {
+	tx             openTransaction
+	hold           hold
 	variable       variable
 	callsFunctions bool // the client has sent a FunctionCall
 	lastCarrier    policy.Carrier
 	lastAt         time.Time // of the last group under a fence
+	fenced         bool      // a message has run under a fence, or may have
+}
 
-	// The client's direction.
+// input is the client's direction.
+type input struct {
+	passLeft   int         // bytes of the current message that are still to be forwarded
+	rest       remainder   // how they are read
+	dropLeft   int         // bytes of the current message that are still to be discarded
+	refused    *wire.Error // why the current message is refused behind that, if it is
+	inputWaits bool        // the client's next message waits for replies
+	queueFull  bool        // it waits for room in the queue alone
+	skipping   bool        // after an error the server discards messages until the next Sync
+	terminated bool        // the client sent Terminate
+}
+
+// output is the server's direction.
+type output struct {
+	serverLeft int  // bytes of the current message that are still to come
+	dropServer bool // they are not for the client
+}
+
+// judging is memory for the message that is being decided.
+type judging struct {
 	scanner    sqltext.Scanner
-	plain      sqltext.Result       // of the last text that needed no lexing
-	facts      policy.Facts         // scratch of decide
-	inserts    []policy.Insert      // scratch of decide
-	single     [1]sqltext.Statement // scratch of decide
-	passLeft   int                  // bytes of the current message that are still to be forwarded
-	dropLeft   int                  // bytes of the current message that are still to be discarded
-	refused    *wire.Error          // why the current message is refused behind that, if it is
-	inputWaits bool                 // the client's next message waits for replies
-	queueFull  bool                 // it waits for room in the queue alone
-	skipping   bool                 // after an error the server discards messages until the next Sync
-	terminated bool                 // the client sent Terminate
-	dropServer bool                 // the rest of the server's message is not for the client
-	tracing    *trace               // of the message that is being decided
-	spareTrace *trace               // for the next one
-
-	// The server's direction.
-	serverLeft int
-
-	confirmed func(at time.Time) bool // see RequireLeader; nil without a witness
-	fenced    bool                    // a message has run under a fence, or may have
-
-	activity, transactions uint32 // see Standing
-	readyCount             uint32 // ReadyForQuery messages so far
-
-	tally  Tally
-	timing timing
+	plain      sqltext.Result // of the last text that needed no lexing
+	facts      policy.Facts
+	inserts    []policy.Insert
+	single     [1]sqltext.Statement
+	tracing    *trace
+	spareTrace *trace // for the next one
 }
 
 // login is what the session knows of its login.
@@ -180,10 +199,8 @@ type note struct {
 
 // New starts a session for a client's startup packet.
 func New(cfg *Config, databases *Databases, startup *wire.Startup, events Events) *Session {
-	s := &Session{
-		cfg: cfg, databases: databases, events: events, at: cfg.Clock(),
-		tx: openTransaction{status: wire.Idle},
-	}
+	s := &Session{cfg: cfg, databases: databases, events: events, at: cfg.Clock()}
+	s.tx.status = wire.Idle
 	for s.hold.number == 0 { // which marks the holds of direct clients
 		s.hold.number = int32(rand.Uint32())
 	}
@@ -253,18 +270,18 @@ func (s *Session) violation(format string, args ...any) {
 }
 
 // newWoven returns an empty record, one used before if there is one.
-func (s *Session) newWoven() *ledger.Woven {
-	if n := len(s.spareWoven); n > 0 {
-		w := s.spareWoven[n-1]
-		s.spareWoven = s.spareWoven[:n-1]
+func (o *outstanding) newWoven() *ledger.Woven {
+	if n := len(o.spareWoven); n > 0 {
+		w := o.spareWoven[n-1]
+		o.spareWoven = o.spareWoven[:n-1]
 		w.Reset()
 		return w
 	}
 	return new(ledger.Woven)
 }
 
-func (s *Session) recycle(w *ledger.Woven) {
-	if w != nil && len(s.spareWoven) < 4 {
-		s.spareWoven = append(s.spareWoven, w)
+func (o *outstanding) recycle(w *ledger.Woven) {
+	if w != nil && len(o.spareWoven) < 4 {
+		o.spareWoven = append(o.spareWoven, w)
 	}
 }

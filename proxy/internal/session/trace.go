@@ -39,8 +39,8 @@ func (s *Session) traceOf(text []byte) *trace {
 }
 
 // answeredTrace returns the trace of the message that is being answered.
-func (s *Session) answeredTrace() *trace {
-	if front := s.q.Front(); front != nil {
+func (o *outstanding) answeredTrace() *trace {
+	if front := o.q.Front(); front != nil {
 		return front.Note.trace
 	}
 	return nil
