@@ -104,7 +104,7 @@ func (s *Session) noteParse(name []byte, st statement) {
 	s.names.parsed |= st.text.Flags & effects
 	if len(name) == 0 || !st.isUnseen() || s.names.prepared.Knows(name) {
 		s.names.prepared.Sent(name, s.batch.id, st)
-		e.Note.givesName, e.Note.name = true, string(name)
+		e.Note.gives, e.Note.name = &s.names.prepared, string(name)
 	}
 }
 
@@ -114,7 +114,7 @@ func (s *Session) noteBind(portal []byte, st statement, incomplete bool) {
 	e := s.q.Push(ledger.Bind)
 	if len(portal) == 0 || incomplete || !st.isUnseen() || s.names.portals.Knows(portal) {
 		s.names.portals.Sent(portal, s.batch.id, st)
-		e.Note.givesName, e.Note.name = true, string(portal)
+		e.Note.gives, e.Note.name = &s.names.portals, string(portal)
 	}
 }
 

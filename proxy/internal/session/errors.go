@@ -62,7 +62,7 @@ func isRefusal(code string) bool { return fence.SQLState(code).Condition() != ""
 func (s *Session) handleSkipped(e *ledger.Entry[note]) {
 	switch e.Note.role {
 	case client:
-		s.resolveName(e, false)
+		resolveName(&e.Note, false)
 	case oursFull, oursMissing, oursReadOnly, oursHolding:
 		kind := e.Note.role - oursFull
 		s.check.sent[kind]--

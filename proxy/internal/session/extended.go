@@ -152,15 +152,11 @@ func (s *Session) pushExecute(st *statement, under cover) {
 // server has dropped the statement's plan, it analyses the text again, and evaluates its
 // constants and the checks of their domains.
 func (s *Session) describe(msg []byte, at int, out *Out) int {
-	names := &s.names.prepared
-	if bytes.HasPrefix(msg[wire.HeaderSize:], []byte("P")) {
-		names = &s.names.portals
-	}
 	name, _, ok := wire.CString(msg[min(wire.HeaderSize+1, len(msg)):])
 	if !ok {
 		return s.namesUnread(msg, len(msg), at, out)
 	}
-	st, ok := s.statementOf(names, name)
+	st, ok := s.statementOf(s.namesOf(msg[wire.HeaderSize]), name)
 	if !ok {
 		return s.wait()
 	}
@@ -174,15 +170,20 @@ func (s *Session) describe(msg []byte, at int, out *Out) int {
 // closeName handles a whole Close. Its name keeps its meaning until the server has
 // confirmed the Close: after an error it still exists.
 func (s *Session) closeName(msg []byte, at int, out *Out) int {
-	var what byte
-	name := msg[wire.HeaderSize:]
-	if len(name) > 1 {
-		what, name = name[0], name[1:]
-	}
 	if used, goesOn := s.decideByName(policy.OtherFirst, &statement{empty: true}, len(msg), len(msg), out); !goesOn {
 		return used
 	}
 	n := &s.q.Push(ledger.Close).Note
-	n.closeKind, n.name = what, string(bytes.TrimRight(name, "\x00"))
+	if body := msg[wire.HeaderSize:]; len(body) > 1 {
+		n.drops, n.name = s.namesOf(body[0]), string(bytes.TrimRight(body[1:], "\x00"))
+	}
 	return s.pass(len(msg), len(msg), at, out)
+}
+
+// namesOf returns the names of statements ('S') or portals ('P').
+func (o *outstanding) namesOf(what byte) *ledger.Names[statement] {
+	if what == 'P' {
+		return &o.names.portals
+	}
+	return &o.names.prepared
 }

@@ -112,7 +112,10 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 		n.woven, n.takesHold, n.checkSample, n.behindReset = w, a.Inserts[0].Holds, s.timesCheck(), reset
 		return len(msg)
 	}
-	s.pushQuery(coverOf(&a)).name = deallocated(body, m.Statements)
+	n := s.pushQuery(coverOf(&a))
+	if name := deallocated(body, m.Statements); name != "" {
+		n.drops, n.name = &s.names.prepared, name
+	}
 	return s.pass(len(msg), len(msg), at, out)
 }
 

@@ -193,26 +193,16 @@ func (s *Session) finishLogin() bool {
 
 // checkStartupFence ends a session behind a transaction pooler whose startup packet, role or
 // database sets a fence: the next transaction may run without it, and the pooler may have
-// dropped startup options.
+// dropped startup options. In shadow mode it only reports that.
 func (s *Session) checkStartupFence(carried bool) {
 	if !s.login.fenceAtStartup || !s.pooled && carried {
 		return
 	}
-	s.refuseLogin(wire.Error{
-		Code: string(fence.CannotBeFenced), Message: "a fence in the startup packet, or set for a role or database, does not reach each transaction",
-		Detail: pooledDetail, Hint: pooledHint,
-	})
-}
-
-// refuseLogin ends a login with an error, except in shadow mode.
-func (s *Session) refuseLogin(e wire.Error) bool {
-	if s.cfg.Mode == Shadow {
-		s.reportShadow(&e)
-		return false
+	e := refusalOf(fence.CannotBeFenced, "a fence in the startup packet, or set for a role or database, does not reach each transaction", pooledDetail, pooledHint)
+	s.events.Refused(verdictOf(e, s.cfg.Mode == Shadow))
+	if s.cfg.Mode != Shadow {
+		s.End(*e)
 	}
-	s.events.Refused(verdictOf(&e, false))
-	s.End(e)
-	return true
 }
 
 // schemaState is what the login has found of the schema wirefence.

@@ -107,7 +107,7 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	if a.Refusal.Reason == policy.ByExchange && s.exchange.err != nil {
 		return s.exchange.err
 	}
-	e := &wire.Error{Severity: "ERROR", Code: string(fence.CannotBeFenced)}
+	e := refusalOf(fence.CannotBeFenced, "", "", "")
 	switch a.Refusal.Reason {
 	case policy.NoSchema:
 		return s.noSchema()
@@ -157,12 +157,12 @@ func malformed(err error) *wire.Error {
 	if syntax := (*fence.SyntaxError)(nil); errors.As(err, &syntax) {
 		detail = syntax.Reason
 	}
-	return &wire.Error{
-		Severity: "ERROR", Code: string(fence.MalformedToken),
-		Message: "malformed fencing token in an SQL comment",
-		Detail:  "The fence can't be read: " + detail + ".",
-		Hint:    "A fence is resource=token[@source][,resource=token[@source]...], as in /*wirefence.token='orders=34'*/.",
-	}
+	return refusalOf(fence.MalformedToken, "malformed fencing token in an SQL comment", "The fence can't be read: "+detail+".",
+		"A fence is resource=token[@source][,resource=token[@source]...], as in /*wirefence.token='orders=34'*/.")
+}
+
+func refusalOf(state fence.SQLState, message, detail, hint string) *wire.Error {
+	return &wire.Error{Severity: "ERROR", Code: string(state), Message: message, Detail: detail, Hint: hint}
 }
 
 // noFence returns the refusal of a write without a fence: RequireFence is set, or the
@@ -174,12 +174,8 @@ func (s *Session) noFence() *wire.Error {
 	if s.cfg.Lease != nil {
 		return s.unheld()
 	}
-	return &wire.Error{
-		Severity: "ERROR", Code: string(fence.TokenRequired),
-		Message: "a fencing token is required to write",
-		Detail:  "The transaction carries no fence, so it may only read.",
-		Hint:    "Set wirefence.token before the transaction, or put a comment such as /*wirefence.token='orders=34'*/ into its first statement: wirefence lock has it in WIREFENCE_FENCE.",
-	}
+	return refusalOf(fence.TokenRequired, "a fencing token is required to write", "The transaction carries no fence, so it may only read.",
+		"Set wirefence.token before the transaction, or put a comment such as /*wirefence.token='orders=34'*/ into its first statement: wirefence lock has it in WIREFENCE_FENCE.")
 }
 
 // unheldForm is the format of the refusal's message while the lease isn't held.
@@ -197,12 +193,9 @@ func UnheldResource(message string) (resource string) {
 // held.
 func (s *Session) unheld() *wire.Error {
 	lease := s.cfg.Lease
-	e := &wire.Error{
-		Severity: "ERROR", Code: string(fence.LeaseNotHeld),
-		Message: fmt.Sprintf(unheldForm, lease.Resource()),
-		Detail:  "This Wirefence is on standby: it passes reads, and writes that carry a fence of their own.",
-		Hint:    "Write through the proxy that holds the lease: its /readyz?role=leader answers 200.",
-	}
+	e := refusalOf(fence.LeaseNotHeld, fmt.Sprintf(unheldForm, lease.Resource()),
+		"This Wirefence is on standby: it passes reads, and writes that carry a fence of their own.",
+		"Write through the proxy that holds the lease: its /readyz?role=leader answers 200.")
 	if holder := lease.Holder(); holder != "" {
 		e.Detail += fmt.Sprintf(" The lease was last seen held by %q.", holder)
 	}
@@ -211,12 +204,8 @@ func (s *Session) unheld() *wire.Error {
 
 // noSchema returns the refusal of a fence in a database without wirefence's functions.
 func (s *Session) noSchema() *wire.Error {
-	e := &wire.Error{
-		Severity: "ERROR", Code: string(fence.CannotBeFenced),
-		Message: fmt.Sprintf("the fence cannot be checked in database %q", s.db.name),
-		Detail:  "The schema wirefence or its function check does not exist.",
-		Hint:    "Run `wirefence migrate` on this database.",
-	}
+	e := refusalOf(fence.CannotBeFenced, fmt.Sprintf("the fence cannot be checked in database %q", s.db.name),
+		"The schema wirefence or its function check does not exist.", "Run `wirefence migrate` on this database.")
 	switch {
 	case s.schema == incomplete:
 		e.Detail = "The schema wirefence isn't Wirefence's, or lacks some of its functions."
@@ -235,10 +224,7 @@ func (s *Session) noSchema() *wire.Error {
 
 // tooLarge returns the refusal of a text above MaxStatement.
 func (s *Session) tooLarge() *wire.Error {
-	return &wire.Error{
-		Severity: "ERROR", Code: string(fence.CannotBeFenced),
-		Message: "the statement is too large to be fenced",
-		Detail:  fmt.Sprintf("It carries a fence, or may carry one, and has more than %d bytes, or with its checks more than %d.", s.cfg.MaxStatement, maxSwelling*s.cfg.MaxStatement),
-		Hint:    "Raise WIREFENCE_MAX_STATEMENT, or send the data as parameters or by COPY.",
-	}
+	return refusalOf(fence.CannotBeFenced, "the statement is too large to be fenced",
+		fmt.Sprintf("It carries a fence, or may carry one, and has more than %d bytes, or with its checks more than %d.", s.cfg.MaxStatement, maxSwelling*s.cfg.MaxStatement),
+		"Raise WIREFENCE_MAX_STATEMENT, or send the data as parameters or by COPY.")
 }

@@ -114,11 +114,12 @@ func (s *Session) handleServerMessage(typ byte, msg []byte, out *Out) bool {
 		return s.parseComplete()
 	case wire.BindComplete:
 		if e := s.q.Expect(ledger.Bind); e != nil {
-			s.resolveName(e, true)
+			resolveName(&e.Note, true)
 		}
 		return s.popAnswered(ledger.Bind)
 	case wire.CloseComplete:
-		return s.closeComplete()
+		dropName(s.q.Expect(ledger.Close))
+		return s.popAnswered(ledger.Close)
 	case wire.NoData:
 		return s.popAnswered(ledger.Describe)
 	case wire.RowDescription:
@@ -174,7 +175,7 @@ func (s *Session) parseComplete() bool {
 	}
 	switch e.Note.role {
 	case client:
-		s.resolveName(e, true)
+		resolveName(&e.Note, true)
 	case oursFull, oursMissing, oursReadOnly, oursHolding:
 		kind := e.Note.role - oursFull
 		s.check.sent[kind]--
@@ -184,28 +185,18 @@ func (s *Session) parseComplete() bool {
 }
 
 // resolveName records the outcome of a message that gives a name.
-func (o *outstanding) resolveName(e *ledger.Entry[note], succeeded bool) {
-	switch {
-	case !e.Note.givesName:
-	case e.Kind == ledger.Bind:
-		o.names.portals.Answered(e.Note.name, succeeded)
-	default:
-		o.names.prepared.Answered(e.Note.name, succeeded)
+func resolveName(n *note, succeeded bool) {
+	if n.gives != nil {
+		n.gives.Answered(n.name, succeeded)
+		n.gives = nil
 	}
-	e.Note.givesName = false
 }
 
-func (s *Session) closeComplete() bool {
-	e := s.q.Expect(ledger.Close)
-	if e != nil && e.Note.role == client {
-		switch e.Note.closeKind {
-		case 'S':
-			s.names.prepared.Closed(e.Note.name)
-		case 'P':
-			s.names.portals.Closed(e.Note.name)
-		}
+// dropName records that the server has dropped the name in a message.
+func dropName(e *ledger.Entry[note]) {
+	if e != nil && e.Note.drops != nil {
+		e.Note.drops.Closed(e.Note.name)
 	}
-	return s.popAnswered(ledger.Close)
 }
 
 // isClientResult reports whether the current result of an entry is the client's.
@@ -246,24 +237,15 @@ func (s *Session) handleCommandTag(tag []byte) {
 	case name == "DISCARD ALL" || name == "DEALLOCATE ALL":
 		s.check.ready = [kinds]bool{}
 		s.names.prepared.Cleared()
-		if name == "DISCARD ALL" {
-			s.noteDiscarded()
+		if name == "DISCARD ALL" && s.hold.state == policy.Doubtful {
+			s.hold.change(policy.GivesBack) // it has released all advisory locks
 		}
 	case name == "DEALLOCATE":
-		if front := s.q.Front(); front != nil && front.Note.name != "" {
-			s.names.prepared.Closed(front.Note.name)
-		}
+		dropName(s.q.Front())
 	}
 	if s.tx.shadowReadOnly && writes(name) {
 		s.reportRefusal(verdictOf(s.noFence(), true), s.answeredTrace())
 		s.tx.shadowReadOnly = false
-	}
-}
-
-// noteDiscarded records that a DISCARD ALL has run.
-func (s *Session) noteDiscarded() {
-	if s.hold.state == policy.Doubtful {
-		s.hold.change(policy.GivesBack) // it has released all advisory locks
 	}
 }
 
@@ -323,7 +305,8 @@ func (s *Session) handleReady(msg []byte) bool {
 		s.names.portals.Cleared()
 		s.tx.madeReadOnly, s.tx.shadowReadOnly = false, false
 		if s.quiet() {
-			s.noteBoundary()
+			s.tx = openTransaction{status: wire.Idle}
+			s.variable.reset = s.variable.resets
 		}
 	}
 	if e.Note.groupSample {
@@ -350,10 +333,4 @@ func (s *Session) handleReady(msg []byte) bool {
 		s.names.prepared.Closed("") // a simple query drops the unnamed statement
 	}
 	return true
-}
-
-// noteBoundary records that no transaction is open and nothing outstanding.
-func (s *Session) noteBoundary() {
-	s.tx = openTransaction{status: wire.Idle}
-	s.variable.reset = s.variable.resets
 }

@@ -185,13 +185,13 @@ var unseen = statement{text: sqltext.Statement{Class: sqltext.Ordinary}}
 // note is the session's data in an entry of the queue.
 type note struct {
 	role        role
-	closeKind   byte   // of a Close: 'S' or 'P'
-	takesHold   bool   // its first result is that of proxy_hold
-	behindReset bool   // its check is behind a text that resets, and nothing between may set the variable
-	givesName   bool   // its outcome decides what name stands for
-	groupSample bool   // its ReadyForQuery ends the timed group
-	checkSample bool   // the answer to its check ends the timed check
-	name        string // that a Parse or Bind gives, or a Close or DEALLOCATE drops
+	takesHold   bool                     // its first result is that of proxy_hold
+	behindReset bool                     // its check is behind a text that resets, and nothing between may set the variable
+	gives       *ledger.Names[statement] // its outcome decides what name stands for, for a Parse or Bind
+	drops       *ledger.Names[statement] // it drops name, by a Close or DEALLOCATE
+	groupSample bool                     // its ReadyForQuery ends the timed group
+	checkSample bool                     // the answer to its check ends the timed check
+	name        string
 	woven       *ledger.Woven
 	refusal     *wire.Error
 	trace       *trace
