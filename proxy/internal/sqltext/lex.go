@@ -86,7 +86,7 @@ func (s *Scanner) lex(i int) {
 	s.keep, s.rest = len(text), len(text)
 	switch s.in {
 	case longWord:
-		if i = s.wordEnd(i); i < len(text) {
+		if i = wordEnd(text, i); i < len(text) {
 			s.in = code
 		}
 	case quotation:
@@ -102,12 +102,16 @@ func (s *Scanner) lex(i int) {
 		c := text[i]
 		switch {
 		case class[c]&isSpace != 0:
-			s.line = s.line || endsLine(c)
+			if endsLine(c) {
+				s.line = true
+			}
 			i++
 		case class[c]&isIdentStart != 0:
 			i = s.lexWord(i)
 		case class[c]&isDigit != 0:
-			i = s.short(other, i, s.wordEnd(i)) // a number, or its digits ahead of a point
+			end := wordEnd(text, i) // of a number, or its digits ahead of a point
+			s.token(other, i, end)
+			i = end
 		case c == '\'':
 			i = s.lexString(i, i, s.opt.EscapeStrings, literal)
 		case c == '"':
@@ -139,27 +143,16 @@ func (s *Scanner) lexWord(i int) int {
 			return s.lexQuoted(i, i+2)
 		}
 	}
-	return s.short(word, i, s.wordEnd(i+1))
+	end := wordEnd(text, i+1)
+	s.token(word, i, end)
+	return end
 }
 
-func (s *Scanner) wordEnd(i int) int {
-	for i < len(s.text) && class[s.text[i]]&isIdent != 0 {
+func wordEnd(text []byte, i int) int {
+	for i < len(text) && class[text[i]]&isIdent != 0 {
 		i++
 	}
 	return i
-}
-
-// short handles a token that may go on in the text's next part.
-func (s *Scanner) short(k kind, start, end int) int {
-	switch {
-	case !s.more || end < len(s.text):
-		s.token(k, start, end)
-	case end-start > maxShort:
-		s.in = longWord
-	default:
-		s.keep, s.rest = start, start
-	}
-	return end
 }
 
 func endsLine(c byte) bool { return c == '\n' || c == '\r' }
@@ -296,13 +289,16 @@ func (s *Scanner) lexDollar(i int) int {
 	text := s.text
 	end := i + 1
 	if end < len(text) && class[text[end]]&isDigit != 0 {
-		return s.short(param, i, s.wordEnd(end))
+		end = wordEnd(text, end)
+		s.token(param, i, end)
+		return end
 	}
 	for end < len(text) && text[end] != '$' && class[text[end]]&isIdent != 0 {
 		end++
 	}
 	if end == len(text) || text[end] != '$' {
-		return s.short(other, i, end)
+		s.token(other, i, end)
+		return end
 	}
 	s.tag = append(s.tag[:0], text[i:end+1]...)
 	return s.lexDollarQuoted(i, end+1)
@@ -311,14 +307,14 @@ func (s *Scanner) lexDollar(i int) int {
 // lexDollarQuoted reads a dollar-quoted literal from i on.
 func (s *Scanner) lexDollarQuoted(start, i int) int {
 	n := bytes.Index(s.text[i:], s.tag)
+	end := i + n + len(s.tag)
 	switch {
-	case n >= 0:
+	case n >= 0 && (end < len(s.text) || !s.more):
 		s.in = code
-		end := i + n + len(s.tag)
 		s.token(literal, start, end)
 		return end
 	case s.more:
-		s.in, s.keep = dollarQuotation, max(i, len(s.text)-len(s.tag)+1)
+		s.in, s.keep = dollarQuotation, max(i, len(s.text)-len(s.tag))
 		s.rest = s.keep
 		return len(s.text)
 	}
@@ -354,5 +350,6 @@ func (s *Scanner) lexOther(i int) int {
 	case ';':
 		k = semicolon
 	}
-	return s.short(k, i, i+1)
+	s.token(k, i, i+1)
+	return i + 1
 }

@@ -129,8 +129,9 @@ func (s *Scanner) Scan(text []byte, opt Options) *Result {
 	if n := bytes.IndexByte(text, 0); n >= 0 {
 		text = text[:n]
 	}
-	s.Begin(opt)
-	s.more, s.result.BySettings = false, hasNonASCII(text)
+	s.begin(opt)
+	s.more, s.in, s.goesOn = false, code, false
+	s.result.BySettings = hasNonASCII(text)
 	s.read(text, 0)
 	s.merge()
 	return &s.result
@@ -138,12 +139,16 @@ func (s *Scanner) Scan(text []byte, opt Options) *Result {
 
 // Begin has the Scanner read a text whose parts ReadPart gets.
 func (s *Scanner) Begin(opt Options) {
+	s.begin(opt)
+	s.progress, s.kept = progress{more: true}, nil
+}
+
+func (s *Scanner) begin(opt Options) {
 	statements := s.result.Statements[:0]
 	if cap(statements) > 256 {
 		statements = nil
 	}
 	s.result, s.others, s.opt = Result{Statements: statements}, nil, opt
-	s.progress, s.kept = progress{more: true, tag: s.tag[:0]}, nil
 }
 
 // ReadPart reads the next part of a text, in memory that doesn't grow with the text. It reports

@@ -19,6 +19,10 @@ type state struct {
 
 // token handles a token.
 func (s *Scanner) token(k kind, start, end int) {
+	if s.more && end == len(s.text) {
+		s.goOnAt(start)
+		return
+	}
 	st := &s.st
 	s.goesOn = false
 	t := token{k, int32(start), int32(end)}
@@ -46,6 +50,16 @@ func (s *Scanner) token(k kind, start, end int) {
 	if s.nextAt < end {
 		s.note(k, start, end)
 	}
+}
+
+// goOnAt has the text's next part read from this offset on, where a token begins that may go on in
+// it.
+func (s *Scanner) goOnAt(start int) {
+	if len(s.text)-start > maxShort {
+		s.in = longWord
+		return
+	}
+	s.keep, s.rest = start, start
 }
 
 // keyword handles the words that count anywhere in a statement.
