@@ -4,6 +4,7 @@ package rules
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,32 +70,40 @@ var All = []Rule{
 	{"no hold counts behind a refusal", []edit{{errorsGo, "s.doubtHold() // a guard", "_ = s // a guard"}}},
 }
 
-// TakeOut makes the changed copies of files, and returns what tells go of them. It fails the test
-// if the text of the rule has changed.
-func (r *Rule) TakeOut(t *testing.T) (overlay string) {
-	t.Helper()
-	root, dir := moduleRoot(t), t.TempDir()
+// Overlay makes changed copies of files of the module at root in the folder dir, and returns the file
+// that go's flag -overlay takes. It is an error if the text of the rule has changed.
+func (r *Rule) Overlay(root, dir string) (overlay string, err error) {
 	replaced := map[string]string{}
 	for _, e := range r.edits {
 		path := filepath.Join(root, e.file)
 		text, err := os.ReadFile(path)
 		if err != nil {
-			t.Fatal(err)
+			return "", err
 		}
 		if n := strings.Count(string(text), e.old); n != 1 {
-			t.Fatalf("%s has %q %d times, want once: where is the rule now?", e.file, e.old, n)
+			return "", fmt.Errorf("%s has %q %d times, want once: where is the rule now?", e.file, e.old, n)
 		}
 		replaced[path] = filepath.Join(dir, filepath.Base(path))
 		if err := os.WriteFile(replaced[path], []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
-			t.Fatal(err)
+			return "", err
 		}
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replaced})
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	overlay = filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+	return overlay, os.WriteFile(overlay, text, 0o600)
+}
+
+// TakeOut is Overlay for a test, which fails if the text of the rule has changed.
+func (r *Rule) TakeOut(t *testing.T) (overlay string) {
+	t.Helper()
+	root, err := ModuleRoot()
+	if err == nil {
+		overlay, err = r.Overlay(root, t.TempDir())
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return overlay
@@ -111,17 +120,15 @@ func (r *Rule) Build(t *testing.T) (binary string) {
 	return binary
 }
 
-// moduleRoot is the folder with go.mod.
-func moduleRoot(t *testing.T) string {
-	t.Helper()
+// ModuleRoot is the folder with go.mod, above the current one or the current one.
+func ModuleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil || dir == filepath.Dir(dir) {
+			return dir, err
 		}
-		dir = filepath.Dir(dir)
 	}
 }
