@@ -6,11 +6,6 @@ func (o Options) To(version int) Options {
 	return o
 }
 
-// Released is the version of the first release's schema. From there on each migration keeps
-// what the version before it has: processes of two releases run side by side, and the newer
-// release may be rolled back.
-const Released = 14
-
 var (
 	ReadFacts  = readFacts
 	Manifest   = manifest

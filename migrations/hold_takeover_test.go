@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,36 +58,6 @@ func TestIdleHoldersAreEndedSoon(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A holder with an open transaction is terminated only after preempt_after, and never if
-// that is never.
-//
-// Evidence: I7
-func TestHoldersInATransactionAreEndedAfterPreemptAfter(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		app, issuer := db.app(t), db.as(t, "issuer")
-		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = NULL")
-		hold(t, app, "orders=34")
-		mustExec(t, app, "BEGIN; SELECT 1")
-		sealed := db.start(t, issuer, "SELECT wirefence.seal('orders', 35)")
-		mustExec(t, db.admin(t), "SELECT pg_sleep(1)")
-		mustExec(t, app, strings.Replace(insert, "$1", "34", 1)+"; COMMIT; "+unhold)
-		wantCode(t, <-sealed, "")
-
-		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '700 ms'")
-		hold(t, app, "orders=35")
-		mustExec(t, app, "BEGIN; SELECT 1")
-		began := time.Now()
-		mustExec(t, issuer, "SELECT wirefence.seal('orders', 36)")
-		if took := time.Since(began); took < 700*time.Millisecond || took > 3*time.Second {
-			t.Errorf("sealed after %v", took)
-		}
-		if exec(app, "COMMIT") == nil {
-			t.Error("a stuck holder committed")
-		}
-	})
 }
 
 // A session that holds without a pause, with one short transaction after the other, is
@@ -183,98 +152,5 @@ func TestNobodyUsesUpAResource(t *testing.T) {
 		}
 		mustExec(t, app, "SELECT wirefence.check('fresh=4611686018427387904')")
 		hold(t, app, "fresh=4611686018427387904")
-	})
-}
-
-// The attacks on holds that the functions themselves must withstand.
-func TestNoStaleWriteUnderAHold(t *testing.T) {
-	write := strings.Replace(insert, "$1", "34", 1)
-	onEach(t, func(t *testing.T, db database) {
-		app, issuer := db.app(t), db.as(t, "issuer")
-		next := int64(34)
-		seal := func() {
-			t.Helper()
-			next++
-			mustExec(t, issuer, "SELECT wirefence.seal('orders', $1, 'w')", next)
-		}
-		db.seal(t, "orders", next)
-		refused := func(when string) {
-			t.Helper()
-			if err := exec(app, holdSQL, fmt.Sprintf("orders=%d", next-1)); err == nil {
-				t.Errorf("%s: held token %d beside %d", when, next-1, next)
-			}
-			db.wantLocks(t, app, 0)
-		}
-		// An older snapshot, that of a READ ONLY transaction as well.
-		for _, begin := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN ISOLATION LEVEL REPEATABLE READ"} {
-			snapshot(t, app, begin)
-			seal()
-			refused(begin)
-			mustExec(t, app, "ROLLBACK")
-		}
-		snapshot(t, app, "BEGIN ISOLATION LEVEL REPEATABLE READ")
-		mustExec(t, app, "SAVEPOINT s; SET TRANSACTION READ ONLY")
-		seal()
-		refused("in a savepoint that is READ ONLY")
-		mustExec(t, app, "ROLLBACK")
-		// A session that is so by default.
-		mustExec(t, app, "SET default_transaction_isolation = 'repeatable read'; SET default_transaction_read_only = on")
-		refused("by default")
-		mustExec(t, app, "RESET ALL")
-		// A rollback neither releases a hold nor restores one.
-		current := fmt.Sprintf("orders=%d", next)
-		mustExec(t, app, "BEGIN; SAVEPOINT s")
-		hold(t, app, current)
-		mustExec(t, app, "ROLLBACK TO s; ROLLBACK")
-		db.wantLocks(t, app, 2)
-		mustExec(t, app, "BEGIN; SAVEPOINT s; "+unhold+"; ROLLBACK TO s; ROLLBACK")
-		db.wantLocks(t, app, 0)
-		// A check under a hold, given back within the transaction, still keeps takeovers out.
-		hold(t, app, current)
-		mustExec(t, app, "BEGIN; SELECT wirefence.check('"+current+"'); "+write+"; "+unhold)
-		sealed := db.start(t, issuer, "SELECT wirefence.seal('orders', $1)", next+1)
-		mustExec(t, app, "COMMIT")
-		wantCode(t, <-sealed, "")
-		next++
-		refused("behind it all")
-	})
-}
-
-// If a required fence is missing, the transaction becomes READ ONLY, and nothing in it
-// reverts that except on the server versions that allow it.
-func TestARequiredFenceThatIsMissing(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := db.app(t)
-		db.seal(t, "orders", 1)
-		const required = "SELECT coalesce(wirefence.check(NULL, NULL, true, false), '')"
-		write := strings.Replace(insert, "$1", "34", 1)
-		for _, isolation := range isolations {
-			for _, behind := range []string{"SELECT 1", "SAVEPOINT s", "SAVEPOINT s; ROLLBACK TO s", "SAVEPOINT s; RELEASE s", "SELECT wirefence.check('orders=1')", "SET wirefence.token = 'orders=1'"} {
-				mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
-				for _, want := range []string{"unfenced", "none"} { // the second one makes nothing READ ONLY
-					if got := value[string](t, app, required); got != want {
-						t.Errorf("got %q", got)
-					}
-				}
-				mustExec(t, app, behind)
-				wantCode(t, exec(app, write), "25006")
-				mustExec(t, app, "ROLLBACK; RESET ALL")
-			}
-			mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
-			value[string](t, app, required)
-			wantCode(t, exec(app, "SET TRANSACTION READ WRITE"), "25001")
-			mustExec(t, app, "ROLLBACK")
-		}
-		for call, want := range map[string]string{"NULL, NULL, false, false": "none", "NULL, NULL, NULL, NULL": "none", "NULL, NULL, true, true": "unfenced", "'orders=1', NULL, true, false": ""} {
-			mustExec(t, app, "BEGIN")
-			if got := value[string](t, app, "SELECT coalesce(wirefence.check("+call+"), '')"); got != want {
-				t.Errorf("check(%s) says %q", call, got)
-			}
-			mustExec(t, app, write+"; ROLLBACK")
-		}
-		mustExec(t, app, "SET wirefence.token = ''; BEGIN READ ONLY")
-		if got := value[string](t, app, required); got != "none" {
-			t.Errorf("in a READ ONLY transaction: %q", got)
-		}
 	})
 }

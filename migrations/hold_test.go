@@ -38,36 +38,6 @@ func (db database) wantLocks(t *testing.T, conn *pgx.Conn, n int) {
 	}
 }
 
-func TestAHoldKeepsTakeoversOut(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		app := db.app(t)
-		hold(t, app, "orders=34")
-		mustExec(t, app, "SET wirefence.token = 'orders=34'")
-		if got := value[string](t, app, "SELECT wirefence.proxy_hold(1001, NULL, NULL, 'same', false, 'exchange')"); got != db.heldAnswer(t, "held SERVER KEY") {
-			t.Errorf("hold of the variable: %s", got)
-		}
-		db.wantLocks(t, app, 2) // the key, and the mark beside it
-		if n := value[int](t, db.as(t, "issuer"), "SELECT writers FROM wirefence.status()"); n != 1 {
-			t.Errorf("%d writers", n)
-		}
-		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 35)")
-		// Whatever the session does meanwhile is under the hold.
-		mustExec(t, app, "BEGIN; SAVEPOINT s; SELECT 1; ROLLBACK TO s; "+strings.Replace(insert, "$1", "34", 1)+"; COMMIT")
-		wantCode(t, exec(app, "SELECT 1/0"), "22012")
-		mustExec(t, app, "CREATE TEMP TABLE own (id int)")
-		mustExec(t, app, "CREATE INDEX CONCURRENTLY ON own (id)")
-		if got := db.lastToken(t, "orders"); got != 34 {
-			t.Fatalf("sealed %d under a hold", got)
-		}
-		mustExec(t, app, unhold)
-		wantCode(t, <-sealed, "")
-		db.wantLocks(t, app, 0)
-		wantCode(t, exec(app, holdSQL, "orders=34"), "WF001")
-		db.wantLocks(t, app, 0)
-	})
-}
-
 // A default resource is a plain name, not encoded as in a fence.
 func TestADefaultResourceWithAnyName(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {

@@ -13,7 +13,7 @@ import (
 )
 
 // A binary works with a schema one version apart, if the functions of the older version
-// exist. The test creates the version before and migrates it.
+// exist.
 func TestSchemasOneVersionApartAreServed(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		ctx := context.Background()
@@ -54,34 +54,10 @@ func TestSchemasOneVersionApartAreServed(t *testing.T) {
 	})
 }
 
-// The version before is really made, and migrated.
-func TestTheVersionBefore(t *testing.T) {
+// The server can prepare each SQL text of the programs.
+func TestProgramsRunOnTheSchema(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
-		ctx := context.Background()
-		admin := create(t, db.Postgres, "").admin(t)
-		if err := (migrations.Options{}).To(migrations.Version()-1).Apply(ctx, admin, nil); err != nil {
-			t.Fatal(err)
-		}
-		differs, err := migrations.Usable(ctx, admin)
-		if err != nil || differs == nil || !differs.Behind() || !differs.Served() {
-			t.Fatalf("%v, %v", differs, err)
-		}
-		apply(t, admin)
-		if err := migrations.Verify(ctx, admin); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// Each SQL text of the programs runs on the oldest schema that they support: a release
-// may be rolled out before its migration.
-func TestProgramsRunOnTheVersionBefore(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		conn := create(t, db.Postgres, "").admin(t)
-		if err := (migrations.Options{}).To(max(migrations.Version()-1, migrations.Released)).Apply(t.Context(), conn, nil); err != nil {
-			t.Fatal(err)
-		}
-		found := 0
+		conn, found := db.admin(t), 0
 		for path, sql := range programSQL(t) {
 			found++
 			if _, err := conn.Prepare(t.Context(), "", sql); err != nil {

@@ -82,55 +82,6 @@ func TestALockOnTheWantedKeyKeepsNoTakeoverOut(t *testing.T) {
 	})
 }
 
-// Two proxies in a row each retake their hold of one session, while the other still has its
-// own. The takeover proceeds all the same, and ends none of them.
-func TestATakeoverComesThroughTwoProxiesInARow(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		ended, ready := make(chan error, 8), make(chan bool, 8)
-		for range 8 {
-			app := db.app(t)
-			go func() {
-				has := [2]string{"nothing", "nothing"}
-				for n := 0; ; n++ {
-					for i, number := range []int{first, second} {
-						if n%4 != 2*i {
-							continue
-						}
-						var got string
-						if err := app.QueryRow(t.Context(), "SELECT wirefence.proxy_hold($1, 'orders=34', NULL, $2, false, 'group')", number, has[i]).Scan(&got); err != nil {
-							ended <- err
-							return
-						}
-						has[i] = "nothing"
-						if strings.HasPrefix(got, "held ") {
-							has[i] = "same"
-						}
-					}
-					if err := exec(app, "SELECT pg_sleep(0.005)"); err != nil {
-						ended <- err
-						return
-					}
-					if n == 8 {
-						ready <- true
-					}
-				}
-			}()
-		}
-		for range 8 {
-			<-ready
-		}
-		began := time.Now()
-		db.seal(t, "orders", 35)
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("sealed after %v", took)
-		}
-		for range 8 {
-			wantCode(t, <-ended, "WF001") // and none was ended
-		}
-	})
-}
-
 // A session that pauses for less than 250 ms at a time is alive: no takeover ends it before
 // preempt_after.
 func TestAHolderWithShortPausesIsNotEnded(t *testing.T) {

@@ -17,8 +17,8 @@ var without = flag.String("without", ".", "which rules to take out for random tr
 // Runs of random traffic find a stale row without a rule. The last rule needs a test: without it a
 // busy session is refused what it may write. That a hold is judged in READ COMMITTED is none of the
 // rules: a seal would have to commit within microseconds of a statement's snapshot. Nor is the
-// refusal of PREPARE TRANSACTION: without it a seal fails before a row is stale. The tests of
-// migrations play both.
+// refusal of PREPARE TRANSACTION: without it a seal fails before a row is stale.
+// TestHoldsAreReadInReadCommitted and TestTwoPhaseCommit play both.
 const (
 	allowed  = "^TestNoStaleWriteUnderRandomTraffic$/^15_a_fence_is_allowed$"
 	required = "^TestNoStaleWriteUnderRandomTraffic$/^15_a_fence_is_required$"
