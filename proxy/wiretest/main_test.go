@@ -33,24 +33,11 @@ SELECT wirefence.seal('orders', 34, 'holder');`
 var suite = stack.Suite{Objects: fixture}
 
 func TestMain(m *testing.M) {
-	defaults := map[string]string{
-		"test.parallel":    "4",    // these tests wait for servers more than they compute
-		"rapid.nofailfile": "true", // a failure prints all that was sent; a script keeps it
-		// The random tests walk the same way each time: a change is judged by what
-		// it does, not by what it meets. For new ways:
-		// go test ./proxy/wiretest -run Random -rapid.seed=0 -rapid.checks=2000
-		"rapid.seed":   "1",
-		"rapid.checks": "300",
-	}
 	flag.Parse()
-	if majors = stack.Versions(); testing.Short() {
-		defaults["rapid.checks"] = "100"
-	}
-	flag.Visit(func(f *flag.Flag) { delete(defaults, f.Name) })
-	for name, value := range defaults {
-		if err := flag.Set(name, value); err != nil {
-			panic(err)
-		}
+	majors = stack.Versions()
+	// These tests wait for servers more than they compute.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
 	}
 	os.Exit(suite.Run(m))
 }
@@ -59,13 +46,13 @@ func TestMain(m *testing.M) {
 type place struct{ *stack.DB }
 
 // at makes a database on the shared server of a version.
-func at(t stack.TB, major int) *place {
+func at(t testing.TB, major int) *place {
 	t.Helper()
 	return &place{suite.Database(t, major)}
 }
 
 // rows returns what the table t holds.
-func (pl *place) rows(t stack.TB) string {
+func (pl *place) rows(t testing.TB) string {
 	t.Helper()
 	return stack.Value[string](t, pl.DB, `SELECT coalesce(string_agg(id || ':' || left(v, 40), ' ' ORDER BY id), '') FROM public.t`)
 }
