@@ -1,7 +1,6 @@
 package fencingtest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,23 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/proxy"
 )
-
-// Clients that are killed within a Terminate leave no backend and no session.
-func TestOverlongTerminate(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w = w.own(t, proxy.Options{})
-		for range 20 {
-			c := w.connect(t)
-			c.Must("BEGIN", "LOCK TABLE jobs IN SHARE MODE")
-			c.Write([]byte("X\x00\x00\x03\xe8"))
-			_ = c.Conn.Close()
-		}
-		w.Becomes(t, "0", "SELECT count(*)::text FROM pg_locks WHERE relation = 'jobs'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
-		stack.Eventually(t, "no session is left", func() bool { return w.metric(t, "wirefence_sessions", nil) == 0 })
-	})
-}
 
 // A client that sends tiny messages and reads nothing uses little of the proxy's memory.
 func TestPipelineOfTinyMessages(t *testing.T) {
@@ -66,142 +49,6 @@ func heap() uint64 {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
-}
-
-// SQL can change the settings for literals without naming them. The messages behind it arrive
-// before the server reports the change.
-func TestLexingSettingsByComputedNames(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		const off = "UPDATE pg_settings SET setting = 'off' WHERE name = 'standard_conform'||'ing_strings'"
-		const hidden = `SELECT '\', '; INSERT INTO jobs (token) VALUES (33); --'`
-		for _, carried := range []string{"variable", "comment"} {
-			sql, set := hidden, "SET wirefence.token = 'orders=33'"
-			if carried == "comment" {
-				sql, set = hidden+"\n"+behindStale, "SELECT 1"
-			}
-			messages := []pgproto3.FrontendMessage{&pgproto3.Query{String: off}, &pgproto3.Query{String: set}, &pgproto3.Query{String: sql}}
-			for i, m := range messages { // each by itself
-				c := w.connect(t)
-				c.Send(messages[:i]...)
-				c.Ready(i)
-				c.Send(m)
-				c.Ready(1)
-				c.Send(messages[i+1:]...)
-				c.Ready(len(messages) - i - 1)
-			}
-			c := w.connect(t)
-			c.Send(messages...) // all at once
-			c.Ready(3)
-			c = w.connect(t)
-			c.Send(append(stack.Unnamed(off), messages[1:]...)...) // behind a batch without a Sync
-			c.Ready(2)
-			c = w.connect(t)
-			c.Must(set)
-			c.Send(pipelined(off, sql, "")...)
-			c.Ready(1)
-		}
-		w.wantRows(t, 0)
-	})
-}
-
-// An advisory lock that any role can take stops a takeover for no longer than
-// preempt_after.
-func TestAdvisoryLocksOfAnyRole(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.preempt(t, "300 ms")
-		for i, lock := range []string{
-			`SELECT pg_advisory_lock(hashtextextended('orders' COLLATE "C", 8604534342903230051))`,
-			`SELECT pg_advisory_lock_shared(hashtextextended('orders' COLLATE "C", 8604534342903230051))`,
-			`SELECT pg_advisory_lock(hashtext('wirefence high orders'), 0)`,
-		} {
-			c := w.connect(t, "user", "app")
-			c.Must("BEGIN", lock)
-			began := time.Now()
-			w.Seal(t, "orders", int64(40+i))
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("%s: the seal took %s", lock, took)
-			}
-		}
-	})
-}
-
-// No client uses up the tokens of a resource that was never sealed.
-func TestTokensAreNotUsedUp(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		c := w.connect(t, "user", "app")
-		_ = c.Simple("SELECT wirefence.check('fresh1=9223372036854775807')")
-		_ = c.Simple("SELECT wirefence.check('fresh2=1@evil')")
-		_ = c.Simple("SELECT wirefence.check('fresh3=4611686018427387903')")
-		for _, resource := range []string{"fresh1", "fresh2", "fresh3"} {
-			ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
-			var token int64
-			err := w.Admin.QueryRow(ctx, "SELECT (wirefence.acquire($1, 'a holder', interval '10 s')).token", resource).Scan(&token)
-			cancel()
-			if err != nil || token < 1 {
-				t.Errorf("%s: acquire: token %d, %v", resource, token, err)
-			}
-		}
-	})
-}
-
-// Reads write through the CHECK of a domain.
-func TestReadsThatWriteByADomain(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		w.Exec(t, "CREATE TYPE pair_of AS (n noted)")
-		for _, sql := range []string{
-			`SELECT jsonb_populate_record(NULL::pair_of, '{"n":33}')`, "SELECT domain_in('33', 'noted'::regtype, -1)",
-			"SELECT record_in('(33)', 'pair_of'::regtype, -1)", "SELECT array_in('{33}', 'noted'::regtype, -1)", "SELECT 33::noted", "SELECT '{33}'::noted[]",
-		} {
-			for _, o := range []struct {
-				w     *world
-				fence string
-				want  string
-			}{{w, stale, "WF001"}, {w.own(t, proxy.Options{UnfencedWrites: proxy.Reject}), "", "WF002"}} {
-				c := o.w.connect(t, "options", "-c wirefence.token="+o.fence)
-				c.Fails(sql, o.want)
-				stack.WantState(t, c.Extended(sql), o.want, sql)
-				c.Close()
-			}
-		}
-		w.wantRows(t, 0)
-	})
-}
-
-// The proxy refuses a misspelt fence in a comment.
-//
-// Evidence: I5
-func TestMisspeltFences(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		c := w.connect(t)
-		for _, comment := range []string{
-			"/*wirefence.token:'orders=33'*/", "/*wirefence . token='orders=33'*/", "/*wirefence-token='orders=33'*/", "/*wirefence.tokn='orders=33'*/",
-			"/* outer /*wirefence.token='orders=33'*/ */", "/*wirefence.token='orders'*/", "--wirefence.token=orders=x",
-		} {
-			err := c.Simple(insert + " " + comment)
-			if state := stack.State(err); state != "WF004" && state != "WF001" {
-				t.Errorf("%s: %q", comment, state)
-			}
-		}
-		w.wantRows(t, 0)
-	})
-}
-
-// Two rows with different keys never share a token.
-func TestRowTemplatesAreUnambiguous(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.Exec(t, "CREATE TABLE rows (a text NOT NULL, b text NOT NULL)", "SELECT wirefence.protect('public.rows', 'row:{a}:{b}')", "GRANT ALL ON rows TO app")
-		w.Seal(t, "row:x:y:z", 5)
-		c := w.connect(t, "user", "app", "options", "-c wirefence.token=row:x:y:z=5")
-		written := 0
-		for _, values := range []string{"('x', 'y:z')", "('x:y', 'z')"} {
-			if c.Simple("INSERT INTO rows VALUES "+values) == nil {
-				written++
-			}
-		}
-		if n := w.count(t, "SELECT count(*) FROM rows"); n != 1 || written != 1 {
-			t.Errorf("one token writes %d rows of two, %d succeeded", n, written)
-		}
-	})
 }
 
 // A client gets the error of each function call, and a Terminate does not overtake the call

@@ -2,9 +2,6 @@ package fencingtest
 
 import (
 	"testing"
-
-	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/proxy"
 )
 
 // alone are commands that no check can share a transaction with.
@@ -34,55 +31,5 @@ func TestTokensThatAreUsedOnceAreNotHeld(t *testing.T) {
 		c.Fails("CALL committing()", "WF006")
 		c.Must("BEGIN", "INSERT INTO jobs (token) VALUES (35)", "INSERT INTO jobs (token) VALUES (35)", "COMMIT")
 		w.wantRows(t, 3)
-	})
-}
-
-// A resource in shadow mode lets every statement pass, and the history has the refusals.
-func TestResourcesInShadowMode(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		w.Exec(t, "UPDATE wirefence.resource_locks SET mode = 'shadow' WHERE resource_id = 'orders'")
-		for _, token := range []string{"33", "34"} {
-			c := w.fenced(t, "orders="+token)
-			for _, sql := range alone {
-				stack.WantState(t, c.Simple(sql), "", token, sql)
-				if n := w.held(t); n != 0 {
-					t.Errorf("%s: %d locks are held", sql, n)
-				}
-			}
-			for _, sql := range alone {
-				stack.WantState(t, c.Extended(sql), "", token, sql)
-			}
-		}
-		if n := w.count(t, "SELECT count(*) FROM wirefence.history WHERE kind = 'shadow'"); n == 0 {
-			t.Error("nothing was told")
-		}
-	})
-}
-
-// A proxy in shadow mode refuses nothing, and reports what it would refuse otherwise.
-func TestProxyInShadowMode(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		told := &refusals{}
-		w = w.own(t, proxy.Options{Mode: proxy.Shadow, UnfencedWrites: proxy.Reject, Refusals: told, Hold: suite.Options.Hold})
-		writes := append([]string{"INSERT INTO jobs (token) VALUES (1)", "CREATE TABLE new (i int)", "DROP TABLE new"}, alone...)
-		for params, want := range map[string]string{"": "WF002", "-c wirefence.token=orders=33": "WF001", "-c wirefence.token=orders=34": ""} {
-			for _, p := range protocols[:2] {
-				c := w.connect(t, "options", params)
-				for _, sql := range writes {
-					stack.WantState(t, p.run(c, sql), "", params, p.name, sql)
-					expected := ""
-					if want != "" {
-						expected = want + " shadow=true"
-					}
-					if got := told.states(); got != expected {
-						t.Errorf("%q, %s, %s: told %q, want %q", params, p.name, sql, got, expected)
-					}
-				}
-				c.Must("SELECT 1")
-				if got := told.states(); want != "WF001" && got != "" {
-					t.Errorf("%q: a read told %q", params, got)
-				}
-			}
-		}
 	})
 }

@@ -11,40 +11,6 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// A hold that was cancelled while it waited leaves no lock, and allows no write.
-func TestHoldsThatAreCancelled(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		w.preempt(t, nil)
-		for how, state := range map[string]string{"statement_timeout": "57014", "lock_timeout": "55P03", "cancel": "57014"} {
-			for _, sql := range []string{"INSERT INTO jobs (note) VALUES ('once')", "CALL committing()"} {
-				c := w.fenced(t, "orders=34")
-				c.Must("SELECT 1", "SELECT 2")
-				if how != "cancel" {
-					c.Must("SET " + how + " = '300ms'")
-				}
-				stack.Eventually(t, "nothing is held", func() bool { return w.held(t) == 0 })
-				c.Must("SELECT 3")
-				free := w.blocks(t)
-				over := make(chan error, 1)
-				go func() { over <- c.Simple(sql) }()
-				if how == "cancel" {
-					stack.Eventually(t, "the session waits", func() bool { return w.waiting(t) > 0 })
-					c.Cancel()
-				}
-				stack.WantState(t, <-over, state, how, sql)
-				free()
-				stack.Eventually(t, "nothing is held", func() bool { return w.held(t) == 0 })
-				w.rival(t).succeeds(t)
-				c.Must("SET statement_timeout = 0", "SET lock_timeout = 0")
-				w.wantRefused(t, how, c, "INSERT INTO jobs (note) VALUES ('late')")
-				stack.WantState(t, c.Simple("CALL committing()"), "WF001", how)
-				c.Close()
-				w.back(t)
-			}
-		}
-	})
-}
-
 // Two sessions that hold can both advance the resource, without waiting for each other's hold.
 func TestSessionsThatHoldAdvance(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {

@@ -1,10 +1,7 @@
 package fencingtest
 
 import (
-	"fmt"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -71,68 +68,6 @@ func TestAStaleSessionFetchesNothing(t *testing.T) {
 		stack.WantState(t, c.Extended("fetch 1 from c"), "WF001")
 		stack.WantState(t, c.Simple("begin; declare d cursor for select * from cell"), "WF001")
 		c.Must("rollback")
-	})
-}
-
-// A takeover waits for a reader as for a writer, and ends it after preempt_after.
-func TestATakeoverWaitsForReaders(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		for i, p := range protocols {
-			w.Exec(t, "select wirefence.set_resource('orders', 'why', preempt_after => '100 ms')")
-			c := w.connect(t, "user", "app") // a superuser can't be ended
-			c.Must(fmt.Sprintf("set wirefence.token = 'orders=%d'", 34+i), "begin")
-			stack.WantState(t, p.run(c, "select * from cell"), "", p.name)
-			began := time.Now()
-			w.Seal(t, "orders", int64(35+i))
-			if waited := time.Since(began); waited < 100*time.Millisecond {
-				t.Errorf("%s: the takeover waited %s", p.name, waited)
-			}
-			if stack.State(p.run(c, "select * from cell")) == "" {
-				t.Errorf("%s: a former holder reads on", p.name)
-			}
-		}
-	})
-}
-
-// The rest of a batch behind a refused read is skipped, and the session goes on.
-func TestRefusedReadsInAPipeline(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		c := w.begins(t)
-		c.Must("set wirefence.token = '"+stale+"'", "show work_mem")
-		all := c.Exchange(3,
-			parseOf("", "select 1"), bindOf("", ""), executeOf(""), parseOf("", "select 2"), bindOf("", ""), executeOf(""), &pgproto3.Sync{},
-			parseOf("", "show work_mem"), bindOf("", ""), executeOf(""), &pgproto3.Sync{},
-			&pgproto3.Query{String: "select 3"})
-		if got := strings.Join(stack.States(all), " "); got != "WF001 WF001" {
-			t.Errorf("errors %s", got)
-		}
-		if rows := strings.Count(stack.Types(all), "D"); rows != 1 {
-			t.Errorf("%d rows", rows)
-		}
-	})
-}
-
-// Statements that look like reads and write are refused.
-func TestReadsThatWriteAreRefused(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		w.Exec(t, `create view dirtier as select * from dirty;
-			create view counting as select nextval('counter');
-			create aggregate total(int) (sfunc = plus, stype = int, initcond = '0')`)
-		c := w.begins(t)
-		c.Must("set wirefence.token = '" + stale + "'")
-		for _, p := range protocols {
-			for _, sql := range []string{
-				"select * from dirty", "table dirtier", "select * from counting", "select 1 #|# 2", "select calm(1)", "select 'x'::noted", "select total(1)",
-				"select * from clean where writes(1) > 0", "select pure(writes(1))", "copy (table dirty) to stdout",
-				"explain analyze select * from dirty", "select * from writes(1)", "select lo_create(0)",
-			} {
-				stack.WantState(t, p.run(c, sql), "WF001", p.name, sql)
-			}
-		}
-		w.wantRows(t, 0)
-		if called := stack.Value[bool](t, w.DB, "select is_called from counter"); called {
-			t.Error("the sequence was drawn from")
-		}
 	})
 }
 

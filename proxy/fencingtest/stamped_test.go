@@ -1,7 +1,6 @@
 package fencingtest
 
 import (
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,48 +44,6 @@ func (l *lease) Changed() <-chan struct{} {
 
 func (l *lease) Resource() fence.Resource { return "orders" }
 func (l *lease) Holder() string           { return "worker-b" }
-
-// The attempts fail as well with a stale stamp, on standby, and with a good stamp of another
-// resource.
-func TestAttemptsInStampedSessions(t *testing.T) {
-	for name, c := range map[string]struct {
-		stamp    string
-		versions []int
-	}{"stale": {stale, oldAndNew}, "standby": {"", oldAndNew[1:]}, "good": {"lease=7", oldAndNew[:1]}} {
-		t.Run(name, func(t *testing.T) {
-			onEach(t, c.versions, func(t *testing.T, w *world) {
-				w.Seal(t, "lease", 7)
-				w.Exec(t, attemptObjects)
-				// What is deferred to the COMMIT has run under the good stamp.
-				tryAll(t, w.own(t, proxy.Options{Lease: newLease(c.stamp)}), c.stamp != "lease=7",
-					map[bool][]string{true: {"cursor WITH HOLD that runs at the COMMIT", "deferred trigger that runs at the COMMIT"}}[c.stamp == "lease=7"]...)
-			})
-		})
-	}
-}
-
-// The attempts without a fence fail on standby as they do where a fence is required.
-func TestAttemptsOnStandby(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.Exec(t, attemptObjects)
-		own := w.own(t, proxy.Options{Lease: newLease("")})
-		for _, a := range attemptsWithoutFence {
-			t.Run(a.name, func(t *testing.T) {
-				c := own.connect(t)
-				c.attempt = true
-				err, want := a.run(c, own), strings.Replace(a.want, "WF002", "WF007", 1)
-				if c.refusal != nil {
-					err = c.refusal
-				}
-				if !slices.Contains(strings.Split(want, " "), stack.State(err)) {
-					t.Errorf("want %s, got %v", want, err)
-				}
-				_ = c.Simple("commit")
-				own.wantRows(t, 0)
-			})
-		}
-	})
-}
 
 // unfencedWrites are forms of a write that carries no fence.
 var unfencedWrites = map[string]func(c *client, w *world) error{

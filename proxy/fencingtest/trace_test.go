@@ -34,15 +34,6 @@ func (r *refusals) take() []proxy.Refusal {
 	return r.all
 }
 
-// states tells the refusals since the last call, with their modes.
-func (r *refusals) states() string {
-	var states []string
-	for _, refusal := range r.take() {
-		states = append(states, fmt.Sprint(refusal.State, " shadow=", refusal.Shadow))
-	}
-	return strings.Join(states, ", ")
-}
-
 // traces lists the traceparents of the refusals since the last call.
 func (r *refusals) traces() (traces []string) {
 	for _, refusal := range r.take() {

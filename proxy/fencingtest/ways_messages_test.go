@@ -53,18 +53,14 @@ func stales(all ...string) func(*client, *world) error {
 func TestAttempts(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
 		w.Exec(t, attemptObjects)
-		tryAll(t, w, false)
+		w.tryAll(t, slices.Concat(attemptsByMessages, attemptsByNames, attemptsByText, attemptsBySQL))
 	})
 }
 
-// tryAll makes all attempts but some. With refusesMore the proxy refuses more than stale
-// fences, and only the rows count.
-func tryAll(t *testing.T, w *world, refusesMore bool, but ...string) {
+// tryAll makes attempts, each in a session of its own.
+func (w *world) tryAll(t *testing.T, attempts []attempt) {
 	t.Helper()
-	for _, a := range slices.Concat(attemptsByMessages, attemptsByNames, attemptsByText, attemptsBySQL) {
-		if slices.Contains(but, a.name) {
-			continue
-		}
+	for _, a := range attempts {
 		t.Run(a.name, func(t *testing.T) {
 			c := w.begins(t)
 			c.attempt = true
@@ -72,7 +68,7 @@ func tryAll(t *testing.T, w *world, refusesMore bool, but ...string) {
 			if c.refusal != nil {
 				err = c.refusal
 			}
-			if got := stack.State(err); !refusesMore && !slices.Contains(strings.Split(a.want, " "), got) {
+			if got := stack.State(err); !slices.Contains(strings.Split(a.want, " "), got) {
 				t.Errorf("got %q, want %q (%v)", got, a.want, err)
 			}
 			_ = c.Simple("commit")
@@ -235,22 +231,6 @@ func TestAttemptsWithoutAnyFence(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
 		w.Exec(t, attemptObjects)
 		w = w.own(t, proxy.Options{UnfencedWrites: proxy.Reject, Hold: w.period()})
-		for _, a := range attemptsWithoutFence {
-			t.Run(a.name, func(t *testing.T) {
-				c := w.begins(t)
-				c.attempt = true
-				err := a.run(c, w)
-				if c.refusal != nil {
-					err = c.refusal
-				}
-				if !slices.Contains(strings.Split(a.want, " "), stack.State(err)) {
-					t.Errorf("want %s, got %v", a.want, err)
-				}
-				_ = c.Simple("commit")
-				c.Close()
-				w.wantRows(t, 0)
-				w.Exec(t, "truncate jobs")
-			})
-		}
+		w.tryAll(t, attemptsWithoutFence)
 	})
 }

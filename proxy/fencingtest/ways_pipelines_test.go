@@ -68,42 +68,6 @@ func TestMessagesSentAheadPassNothingUnchecked(t *testing.T) {
 	})
 }
 
-// A client's settings do not change the verdict.
-func TestSettingsDontChangeTheVerdict(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.Exec(t, `create schema evil; grant usage on schema evil to public;
-			create function evil.current_setting(text, boolean) returns text language sql as 'select ''orders=34''';
-			create function evil.same(text, text) returns boolean language sql as 'select true';
-			create operator evil.= (leftarg = text, rightarg = text, function = evil.same);
-			create table evil.resource_locks (resource_id text, last_token bigint)`)
-		for _, setting := range []string{
-			"search_path = evil, pg_catalog", "standard_conforming_strings = off", "role = app", "session_replication_role = replica",
-			"row_security = off", "transform_null_equals = on", "array_nulls = off", "bytea_output = escape", "intervalstyle = sql_standard",
-			"datestyle = 'german, dmy'", "timezone = 'Asia/Tokyo'", "client_encoding = latin1", "client_min_messages = debug1", "lc_messages = 'C'",
-			"plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_indexscan = off", "default_transaction_deferrable = on",
-			"default_transaction_isolation = serializable", "extra_float_digits = 0", "quote_all_identifiers = on", "check_function_bodies = off",
-			"jit = off", "statement_timeout = '20s'", "lock_timeout = '20s'", "idle_in_transaction_session_timeout = '20s'", "synchronous_commit = off",
-		} {
-			c := w.connect(t)
-			c.Must("set " + setting)
-			for _, p := range protocols {
-				for _, carrier := range []string{"variable", "comment"} {
-					for token, want := range map[int]string{33: "WF001", 34: ""} {
-						sql := "insert into public.jobs values (34)"
-						if carrier == "comment" {
-							c.Must("reset wirefence.token")
-							sql += fmt.Sprintf(" /*wirefence.token='orders=%d'*/", token)
-						} else {
-							c.Must(fmt.Sprintf("set wirefence.token = 'orders=%d'", token))
-						}
-						stack.WantState(t, p.run(c, sql), want, setting, p.name, carrier, token)
-					}
-				}
-			}
-		}
-	})
-}
-
 // A check in a READ ONLY transaction takes no lock, so it must not count once the transaction
 // can write again.
 func TestReadOnlySavepoint(t *testing.T) {
