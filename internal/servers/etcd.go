@@ -1,16 +1,11 @@
 package servers
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // Etcd is a running etcd server, alone or a member of a cluster. Its data
@@ -39,8 +34,8 @@ func StartEtcd(ctx context.Context, args ...string) (*Etcd, error) {
 // StartEtcdCluster starts a cluster of n members and returns when all of them
 // answer.
 func StartEtcdCluster(ctx context.Context, n int, args ...string) ([]*Etcd, error) {
-	if _, err := exec.LookPath("etcd"); err != nil {
-		return nil, errors.New("no etcd found: run scripts/install-servers --test (Debian, Ubuntu), or put etcd on the PATH")
+	if _, err := lookUp("etcd"); err != nil {
+		return nil, err
 	}
 	var members []*Etcd
 	var peers []string
@@ -58,18 +53,10 @@ func StartEtcdCluster(ctx context.Context, n int, args ...string) ([]*Etcd, erro
 		members = append(members, member)
 		peers = append(peers, member.name+"="+member.peer)
 	}
-	errs := make([]error, n)
-	var starts sync.WaitGroup
-	for i, member := range members { // none is ready before there is a majority
+	for _, member := range members {
 		member.peers = strings.Join(peers, ",")
-		starts.Go(func() { errs[i] = member.Start(ctx) })
 	}
-	starts.Wait()
-	if err := errors.Join(errs...); err != nil {
-		closeAll()
-		return nil, err
-	}
-	return members, nil
+	return members, startTogether(ctx, members)
 }
 
 func newEtcd(name string, args []string) (*Etcd, error) {
@@ -102,22 +89,7 @@ func (e *Etcd) Start(ctx context.Context) error {
 		"--listen-client-urls=" + url, "--advertise-client-urls=" + url,
 		"--listen-peer-urls=" + e.peer, "--initial-advertise-peer-urls=" + e.peer, "--initial-cluster=" + e.peers,
 	}, e.args...)
-	return e.run(ctx, exec.Command("etcd", args...), e.healthy)
-}
-
-func (e *Etcd) healthy(ctx context.Context) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.health+"/health", nil)
-	if err != nil {
-		return false
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	return err == nil && bytes.Contains(body, []byte(`"true"`))
+	return e.run(ctx, exec.Command("etcd", args...), func(ctx context.Context) error { return answersOK(ctx, e.health+"/health") })
 }
 
 // URL is the connection string of the server.

@@ -4,6 +4,4 @@ package servers
 
 import "syscall"
 
-func endWithParent(*syscall.SysProcAttr) {}
-
-func dieWithParent(*syscall.SysProcAttr) {}
+func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/template"
 	"time"
 
@@ -38,8 +37,7 @@ type PatroniMember struct {
 	Postgres   int    // port of the server, on the loopback
 	Replicated *Link  // the way by which the other member reads this one's log
 
-	bin     string
-	account *syscall.Credential
+	bin string
 }
 
 // patroniTTL is how long Patroni takes a silent primary for alive. Patroni 3.1 and later
@@ -51,8 +49,8 @@ const patroniTTL = 10 * time.Second
 // Commits are in the log before they are acknowledged, and no part of the log is removed.
 // Its segments have 1 MB.
 func StartPatroni(ctx context.Context) (*Patroni, error) {
-	if _, err := exec.LookPath("patroni"); err != nil {
-		return nil, errors.New("no Patroni found: run scripts/install-servers --all (Debian, Ubuntu), or put patroni on the PATH")
+	if _, err := lookUp("patroni"); err != nil {
+		return nil, err
 	}
 	bins := postgresBinaries()
 	bin := bins[defaultMajor(bins)] // the distribution's, which is Debian 12's 15
@@ -92,19 +90,13 @@ func (p *Patroni) start(ctx context.Context, bin string) (err error) {
 }
 
 func newPatroniMember(name, bin string) (*PatroniMember, error) {
-	rest, err := newProcess("patroni")
+	rest, err := newForeign("patroni")
 	if err != nil {
 		return nil, err
 	}
 	m := &PatroniMember{process: rest, Name: name, bin: bin}
-	if m.account, err = serverAccount(); err == nil {
-		m.Postgres, err = FreePort()
-	}
-	if err == nil {
+	if m.Postgres, err = FreePort(); err == nil {
 		m.Replicated, err = StartLink(m.Server())
-	}
-	if err == nil && m.account != nil {
-		err = os.Chown(m.dir, int(m.account.Uid), int(m.account.Gid))
 	}
 	return orClosed(m, err)
 }
@@ -162,11 +154,7 @@ func (m *PatroniMember) config() string { return filepath.Join(m.dir, "patroni.y
 func (m *PatroniMember) Start(ctx context.Context) error {
 	cmd := exec.Command("patroni", m.config())
 	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "TZ=UTC", "HOME="+m.dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: m.account}
-	return m.run(ctx, cmd, func(ctx context.Context) bool {
-		status, _, _ := m.ask(ctx, http.MethodGet, "/liveness", "")
-		return status == http.StatusOK
-	})
+	return m.run(ctx, cmd, func(ctx context.Context) error { return answersOK(ctx, "http://"+m.Addr()+"/liveness") })
 }
 
 func (m *PatroniMember) ask(ctx context.Context, method, path, body string) (int, string, error) {
@@ -197,7 +185,7 @@ func (m *PatroniMember) Data() string { return m.data() }
 
 // Command is a program of the member's version of PostgreSQL, run as the server's account.
 func (m *PatroniMember) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return (&Postgres{dir: m.dir, bin: m.bin, account: m.account}).command(ctx, name, args...)
+	return (&Postgres{process: m.process, bin: m.bin}).command(ctx, name, args...)
 }
 
 // AwaitPrimary returns when the member's server accepts writes.

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -17,8 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // PostgresConfig says what kind of server to start. The zero value is a
@@ -40,14 +37,11 @@ type PostgresConfig struct {
 
 // Postgres is a running server. Its superuser is postgres, without a password.
 type Postgres struct {
+	process
 	Major     int
-	Port      int
 	SocketDir string
 
-	child
-	dir     string
-	bin     string
-	account *syscall.Credential
+	bin string
 }
 
 // StartPostgres makes a cluster and starts it. It returns when the server
@@ -65,16 +59,18 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	if !ok {
 		return nil, fmt.Errorf("no PostgreSQL %d found: run scripts/install-servers --test", major)
 	}
+	return startPostgres(ctx, major, bin, func(p *Postgres) error { return p.initialise(ctx, cfg) })
+}
+
+// startPostgres starts a server whose data prepare makes.
+func startPostgres(ctx context.Context, major int, bin string, prepare func(p *Postgres) error) (*Postgres, error) {
 	p := &Postgres{Major: major, bin: bin}
 	var err error
-	if p.account, err = serverAccount(); err != nil {
-		return nil, err
+	if p.process, err = newForeign("pg"); err == nil {
+		// A fast shutdown, and the end of all backends as in a crash.
+		p.SocketDir, p.ask, p.kill = p.dir, syscall.SIGINT, syscall.SIGQUIT
+		err = prepare(p)
 	}
-	if p.dir, err = os.MkdirTemp("", "wf-pg-"); err != nil {
-		return nil, err
-	}
-	p.SocketDir = p.dir
-	err = p.initialise(ctx, cfg)
 	if err == nil {
 		err = p.Start(ctx)
 	}
@@ -83,32 +79,21 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 
 // initialise makes a cluster and configures it.
 func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
-	if p.account != nil {
-		if err := os.Chown(p.dir, int(p.account.Uid), int(p.account.Gid)); err != nil {
-			return err
-		}
-	}
-	data := filepath.Join(p.dir, "data")
-	initdb := p.command(ctx, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb := p.command(ctx, "initdb", "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	port, err := FreePort()
-	if err != nil {
-		return err
-	}
-	p.Port = port
-	if err := p.writeSettings(data, cfg); err != nil {
+	if err := p.writeSettings(cfg); err != nil {
 		return err
 	}
 	if cfg.HBA != "" {
-		return os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(cfg.HBA), 0o644)
+		return os.WriteFile(filepath.Join(p.data(), "pg_hba.conf"), []byte(cfg.HBA), 0o644)
 	}
 	return nil
 }
 
 // writeSettings writes the defaults, and over them those of cfg.
-func (p *Postgres) writeSettings(data string, cfg PostgresConfig) error {
+func (p *Postgres) writeSettings(cfg PostgresConfig) error {
 	settings := map[string]string{
 		"port": strconv.Itoa(p.Port), "listen_addresses": "127.0.0.1", "unix_socket_directories": p.dir,
 		"max_connections": "200", "wal_level": "logical", "max_prepared_transactions": "10",
@@ -117,84 +102,31 @@ func (p *Postgres) writeSettings(data string, cfg PostgresConfig) error {
 	if !cfg.Fsync {
 		settings["fsync"], settings["synchronous_commit"], settings["full_page_writes"] = "off", "off", "off"
 	}
-	if err := p.useTLS(data, cfg, settings); err != nil {
-		return err
+	if cfg.CertFile != "" {
+		settings["ssl"] = "on"
+	}
+	for name, file := range map[string]string{"ssl_cert_file": cfg.CertFile, "ssl_key_file": cfg.KeyFile, "ssl_ca_file": cfg.CAFile} {
+		if file == "" {
+			continue
+		}
+		settings[name] = p.File(name)
+		if err := p.copyFile(file, settings[name]); err != nil {
+			return err
+		}
 	}
 	maps.Copy(settings, cfg.Settings)
 	var conf bytes.Buffer
 	for name, value := range settings {
 		fmt.Fprintf(&conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''"))
 	}
-	return os.WriteFile(filepath.Join(data, "postgresql.auto.conf"), conf.Bytes(), 0o644)
-}
-
-// useTLS copies certificates to where the server's account can read them.
-func (p *Postgres) useTLS(data string, cfg PostgresConfig, settings map[string]string) error {
-	if cfg.CertFile == "" {
-		return nil
-	}
-	settings["ssl"] = "on"
-	for name, file := range map[string]string{"ssl_cert_file": cfg.CertFile, "ssl_key_file": cfg.KeyFile, "ssl_ca_file": cfg.CAFile} {
-		if file == "" {
-			continue
-		}
-		settings[name] = filepath.Join(data, name)
-		if err := copyFor(p.account, file, settings[name]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// copyFor copies a file that an account alone may read, nil for our own.
-func copyFor(account *syscall.Credential, from, to string) error {
-	text, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(to, text, 0o600); err != nil || account == nil {
-		return err
-	}
-	return os.Chown(to, int(account.Uid), int(account.Gid))
+	return os.WriteFile(p.File("postgresql.auto.conf"), conf.Bytes(), 0o644)
 }
 
 // Start starts a server that was ended by Stop or Kill, on the same port and
 // data.
 func (p *Postgres) Start(ctx context.Context) error {
-	logFile, err := os.OpenFile(filepath.Join(p.dir, "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer logFile.Close()
-	cmd := p.command(context.Background(), "postgres", "-D", filepath.Join(p.dir, "data"))
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	if err := p.start(cmd); err != nil {
-		return err
-	}
-	return p.awaitReady(ctx, fmt.Sprintf("PostgreSQL %d", p.Major), func(ctx context.Context) error {
-		conn, err := pgconn.Connect(ctx, p.URL("postgres"))
-		if err != nil {
-			return err
-		}
-		return conn.Close(ctx)
-	}, p.Log)
+	return p.run(ctx, p.command(context.Background(), "postgres", "-D", p.data()), func(ctx context.Context) error { return logsIn(ctx, p.URL("postgres")) })
 }
-
-// Stop ends the server by a fast shutdown and waits for it. It may be called
-// on a server that isn't running.
-func (p *Postgres) Stop() { p.end(syscall.SIGINT) }
-
-// Kill ends the server as a crash would, its backends too, and waits for it.
-func (p *Postgres) Kill() { p.end(syscall.SIGQUIT) }
-
-// Close stops the server and removes its folder. It may be called twice.
-func (p *Postgres) Close() {
-	p.Kill()
-	_ = os.RemoveAll(p.dir)
-}
-
-// Addr is host:port of the server.
-func (p *Postgres) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Port)) }
 
 // URL is the superuser's connection string to a database.
 func (p *Postgres) URL(database string) string { return p.URLFor("postgres", database) }
@@ -204,18 +136,12 @@ func (p *Postgres) URLFor(role, database string) string {
 	return fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", role, p.Port, database)
 }
 
-// Log returns what the server has logged.
-func (p *Postgres) Log() string {
-	text, _ := os.ReadFile(filepath.Join(p.dir, "server.log"))
-	return string(text)
-}
-
 func (p *Postgres) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, name), args...)
 	cmd.Dir = p.dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "HOME="+p.dir) // the server is a client, too, of other nodes
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
-	endWithParent(cmd.SysProcAttr)
+	endWithParent(cmd.SysProcAttr, syscall.SIGQUIT)
 	return cmd
 }
 
@@ -237,5 +163,6 @@ func serverAccount() (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is no account postgres or nobody to run it as")
 }
 
-// File is the path of a file that a setting names, such as ssl_cert_file.
-func (p *Postgres) File(setting string) string { return filepath.Join(p.dir, "data", setting) }
+// File is the path of a file in the data directory; a setting that names one has its own name, such
+// as ssl_cert_file.
+func (p *Postgres) File(name string) string { return filepath.Join(p.data(), name) }

@@ -1,16 +1,24 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // child is a process that was started here.
@@ -108,24 +116,71 @@ type process struct {
 	child
 	Port int // for clients, on the loopback
 
-	dir string // holds data and server.log
+	dir       string // holds data and server.log
+	account   *syscall.Credential
+	ask, kill syscall.Signal // end it in order, and at once
 }
 
 // newProcess finds a free port and makes a folder, named after the kind of
 // server.
 func newProcess(kind string) (process, error) {
-	port, err := FreePort()
+	p := process{ask: syscall.SIGTERM, kill: syscall.SIGKILL}
+	var err error
+	if p.Port, err = FreePort(); err == nil {
+		p.dir, err = os.MkdirTemp("", "wf-"+kind+"-")
+	}
+	return p, err
+}
+
+// newForeign is newProcess for a server that refuses to run as root.
+func newForeign(kind string) (process, error) {
+	account, err := serverAccount()
 	if err != nil {
 		return process{}, err
 	}
-	dir, err := os.MkdirTemp("", "wf-"+kind+"-")
-	return process{Port: port, dir: dir}, err
+	p, err := newProcess(kind)
+	p.account = account
+	if err == nil {
+		err = p.own(p.dir)
+	}
+	return p, err
 }
 
 func (p *process) data() string { return filepath.Join(p.dir, "data") }
 
-// run starts a command and returns when it is ready, within a minute.
-func (p *process) run(ctx context.Context, cmd *exec.Cmd, ready func(context.Context) bool) error {
+// own gives a file or a folder to the account that the server runs as.
+func (p *process) own(path string) error {
+	if p.account == nil {
+		return nil
+	}
+	return os.Chown(path, int(p.account.Uid), int(p.account.Gid))
+}
+
+// copyFile copies a file for the server alone to read. One that has gone is none.
+func (p *process) copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer in.Close()
+	return p.write(to, in, os.O_TRUNC)
+}
+
+// write writes a file for the server alone to read, by O_TRUNC or O_APPEND.
+func (p *process) write(path string, text io.Reader, flag int) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|flag, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, text)
+	return cmp.Or(err, f.Close(), p.own(path))
+}
+
+// run starts a command and returns when it is ready, within a minute. The kernel ends the server
+// with this process.
+func (p *process) run(ctx context.Context, cmd *exec.Cmd, ready func(context.Context) error) error {
 	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -135,22 +190,77 @@ func (p *process) run(ctx context.Context, cmd *exec.Cmd, ready func(context.Con
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	dieWithParent(cmd.SysProcAttr)
+	cmd.SysProcAttr.Credential = p.account
+	endWithParent(cmd.SysProcAttr, p.kill)
 	if err := p.start(cmd); err != nil {
 		return err
 	}
-	return p.awaitReady(ctx, cmd.Path, func(ctx context.Context) error {
-		if !ready(ctx) {
-			return errors.New("it doesn't answer")
+	return p.awaitReady(ctx, cmd.Path, ready, p.Log)
+}
+
+// startTogether starts the members of a cluster, none of which is ready before there is a majority.
+// If one fails, all are closed.
+func startTogether[S interface {
+	Start(context.Context) error
+	Close()
+}](ctx context.Context, members []S) error {
+	errs := make([]error, len(members))
+	var starts sync.WaitGroup
+	for i, m := range members {
+		starts.Go(func() { errs[i] = m.Start(ctx) })
+	}
+	starts.Wait()
+	err := errors.Join(errs...)
+	if err != nil {
+		for _, m := range members {
+			m.Close()
 		}
-		return nil
-	}, p.Log)
+	}
+	return err
+}
+
+// lookUp finds a command, by the first of its names that is on the PATH, or where Debian has what an
+// ordinary user's PATH doesn't lead to.
+func lookUp(names ...string) (string, error) {
+	for _, name := range names {
+		for _, where := range []string{name, "/usr/sbin/" + name} {
+			if path, err := exec.LookPath(where); err == nil {
+				return path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no %s found: run scripts/install-servers --test (Debian, Ubuntu), or put it on the PATH", strings.Join(names, " or "))
+}
+
+// answersOK is nil if a URL answers with 200.
+func answersOK(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	if err := answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s, %w", url, answer.Status, err)
+	}
+	return nil
+}
+
+// logsIn is nil if a PostgreSQL, or what pools one, lets a client in.
+func logsIn(ctx context.Context, url string) error {
+	conn, err := pgconn.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 // Stop asks the server to end and waits for it, Kill ends it at once. Both keep
 // its data, and may be called on a server that isn't running.
-func (p *process) Stop() { p.end(syscall.SIGTERM) }
-func (p *process) Kill() { p.end(syscall.SIGKILL) }
+func (p *process) Stop() { p.end(p.ask) }
+func (p *process) Kill() { p.end(p.kill) }
 
 // SaveData copies the data of a server that isn't running, and returns a folder
 // for RestoreData, which Close removes.

@@ -2,85 +2,45 @@ package servers
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 )
 
-// Prometheus is a running Prometheus.
-type Prometheus struct{ process }
+// Monitor is a running Prometheus or Alertmanager.
+type Monitor struct{ process }
 
-// StartPrometheus starts a server with a configuration, in YAML, and returns when it
+// StartPrometheus starts a Prometheus with a configuration, in YAML, and returns when it
 // answers queries.
-func StartPrometheus(ctx context.Context, config string) (*Prometheus, error) {
-	path, err := lookUp("prometheus", "prometheus")
-	if err != nil {
-		return nil, err
-	}
-	p := &Prometheus{}
-	if p.process, err = newProcess("prometheus"); err != nil {
-		return nil, err
-	}
-	file := filepath.Join(p.dir, "prometheus.yaml")
-	if err = os.WriteFile(file, []byte(config), 0o600); err == nil {
-		err = p.run(ctx, exec.Command(path, "--config.file="+file, "--storage.tsdb.path="+p.data(),
-			"--web.listen-address="+p.Addr()), p.ready)
-	}
-	return orClosed(p, err)
+func StartPrometheus(ctx context.Context, config string) (*Monitor, error) {
+	return startMonitor(ctx, config, []string{"prometheus"}, "--storage.tsdb.path=")
 }
 
-// Alertmanager is a running Alertmanager.
-type Alertmanager struct{ process }
-
-// StartAlertmanager starts a server that sends no notifications, and returns when its API
+// StartAlertmanager starts an Alertmanager that sends no notifications, and returns when its API
 // answers.
-func StartAlertmanager(ctx context.Context) (*Alertmanager, error) {
-	path, err := lookUp("alertmanager", "prometheus-alertmanager", "alertmanager")
+func StartAlertmanager(ctx context.Context) (*Monitor, error) {
+	const config = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
+	return startMonitor(ctx, config, []string{"prometheus-alertmanager", "alertmanager"}, "--cluster.listen-address=", "--storage.path=")
+}
+
+// startMonitor starts a server by one of its names. The last flag is for the path of its data.
+func startMonitor(ctx context.Context, config string, names []string, flags ...string) (*Monitor, error) {
+	path, err := lookUp(names...)
 	if err != nil {
 		return nil, err
 	}
-	a := &Alertmanager{}
-	if a.process, err = newProcess("alertmanager"); err != nil {
+	m := &Monitor{}
+	if m.process, err = newProcess(names[0]); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(a.dir, "alertmanager.yaml")
-	if err = os.WriteFile(file, []byte("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"), 0o600); err == nil {
-		err = a.run(ctx, exec.Command(path, "--config.file="+file, "--storage.path="+a.data(),
-			"--web.listen-address="+a.Addr(), "--cluster.listen-address="), a.ready)
+	file := filepath.Join(m.dir, "config.yaml")
+	if err = os.WriteFile(file, []byte(config), 0o600); err == nil {
+		flags[len(flags)-1] += m.data()
+		cmd := exec.Command(path, append(flags, "--config.file="+file, "--web.listen-address="+m.Addr())...)
+		err = m.run(ctx, cmd, func(ctx context.Context) error { return answersOK(ctx, m.URL()+"/-/ready") })
 	}
-	return orClosed(a, err)
-}
-
-// lookUp finds a command, by the first of its names that is on the PATH.
-func lookUp(what string, names ...string) (string, error) {
-	for _, name := range names {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
-	}
-	return "", errors.New("no " + what + " found: run scripts/install-servers --test (Debian, Ubuntu), or put " + strings.Join(names, " or ") + " on the PATH")
+	return orClosed(m, err)
 }
 
 // URL is where the server's pages and its API are.
-func (p *Prometheus) URL() string   { return "http://" + p.Addr() }
-func (a *Alertmanager) URL() string { return "http://" + a.Addr() }
-
-func (p *Prometheus) ready(ctx context.Context) bool   { return answersReady(ctx, p.URL()) }
-func (a *Alertmanager) ready(ctx context.Context) bool { return answersReady(ctx, a.URL()) }
-
-func answersReady(ctx context.Context, url string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprint(url, "/-/ready"), nil)
-	if err != nil {
-		return false
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	_ = answer.Body.Close()
-	return answer.StatusCode == http.StatusOK
-}
+func (m *Monitor) URL() string { return "http://" + m.Addr() }

@@ -1,11 +1,8 @@
 package servers
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -35,8 +32,8 @@ func StartRedis(ctx context.Context, args ...string) (*Redis, error) {
 
 // newRedis makes a server that is not started yet.
 func newRedis(args ...string) (*Redis, error) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		return nil, errors.New("no redis-server found: run scripts/install-servers (Debian, Ubuntu), or put redis-server on the PATH")
+	if _, err := lookUp("redis-server"); err != nil {
+		return nil, err
 	}
 	p, err := newProcess("redis")
 	if err != nil {
@@ -55,18 +52,9 @@ func (r *Redis) Start(ctx context.Context) error {
 	return r.run(ctx, exec.Command("redis-server", append(args, r.args...)...), r.ping)
 }
 
-func (r *Redis) ping(ctx context.Context) bool {
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", r.Addr())
-	if err != nil {
-		return false
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-		return false
-	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	return err == nil && strings.HasPrefix(line, "+PONG")
+func (r *Redis) ping(ctx context.Context) error {
+	_, err := r.Do(ctx, "ping")
+	return err
 }
 
 // Do sends one command and returns its answer.

@@ -1,10 +1,10 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -54,23 +54,17 @@ func (p *Postgres) awaitRecovered(ctx context.Context) error {
 // startCopy copies a running server's data by an online backup, and starts the copy with
 // a signal file and settings, once behind has returned.
 func (p *Postgres) startCopy(ctx context.Context, signal, settings string, behind func() error) (*Postgres, error) {
-	s := &Postgres{Major: p.Major, bin: p.bin, account: p.account}
-	var err error
-	if s.dir, err = os.MkdirTemp("", "wf-pg-"); err != nil {
-		return nil, err
-	}
-	s.SocketDir = s.dir
-	err = p.backUp(ctx, s)
-	if err == nil && behind != nil {
-		err = behind()
-	}
-	if err == nil {
-		err = s.configure(signal, settings)
-	}
-	if err == nil {
-		err = s.Start(ctx)
-	}
-	return orClosed(s, err)
+	return startPostgres(ctx, p.Major, p.bin, func(s *Postgres) error {
+		err := p.backUp(ctx, s)
+		if err == nil && behind != nil {
+			err = behind()
+		}
+		if err != nil {
+			return err
+		}
+		own := fmt.Sprintf("port = '%d'\nunix_socket_directories = '%s'\nhot_standby = on\n%s", s.Port, s.dir, settings)
+		return cmp.Or(s.write(s.File(signal), strings.NewReader(""), os.O_TRUNC), s.write(s.File("postgresql.auto.conf"), strings.NewReader(own), os.O_APPEND))
+	})
 }
 
 // backUp copies the data of a running server as the manual has it in "Making a Base
@@ -98,16 +92,13 @@ func (p *Postgres) backUp(ctx context.Context, s *Postgres) error {
 	if err := p.copyData(s, func(name string) bool { return strings.HasPrefix(name, "pg_wal/") }); err != nil {
 		return err
 	}
-	return s.write("backup_label", label, os.O_TRUNC)
+	return s.write(s.File("backup_label"), strings.NewReader(label), os.O_TRUNC)
 }
 
 // copyData copies those files that are wanted, by their names in the data directory.
 // Files may come and go meanwhile.
 func (p *Postgres) copyData(s *Postgres, wanted func(name string) bool) error {
-	from := filepath.Join(p.dir, "data")
-	if err := s.own(s.dir); err != nil {
-		return err
-	}
+	from := p.data()
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -118,7 +109,7 @@ func (p *Postgres) copyData(s *Postgres, wanted func(name string) bool) error {
 		if err != nil {
 			return err
 		}
-		to := filepath.Join(s.dir, "data", name)
+		to := s.File(name)
 		if entry.IsDir() {
 			if err := os.Mkdir(to, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
@@ -130,63 +121,6 @@ func (p *Postgres) copyData(s *Postgres, wanted func(name string) bool) error {
 		}
 		return s.copyFile(path, to)
 	})
-}
-
-func (p *Postgres) copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	if closing := out.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		err = p.own(to)
-	}
-	return err
-}
-
-// own gives a file or a folder to the account that the server runs as.
-func (p *Postgres) own(path string) error {
-	if p.account == nil {
-		return nil
-	}
-	return os.Chown(path, int(p.account.Uid), int(p.account.Gid))
-}
-
-// write writes a file of the data directory, by O_TRUNC or O_APPEND.
-func (p *Postgres) write(name, text string, flag int) error {
-	path := filepath.Join(p.dir, "data", name)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|flag, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		err = p.own(path)
-	}
-	return err
-}
-
-func (p *Postgres) configure(signal, settings string) (err error) {
-	if p.Port, err = FreePort(); err != nil {
-		return err
-	}
-	if err := p.write(signal, "", os.O_TRUNC); err != nil {
-		return err
-	}
-	return p.write("postgresql.auto.conf", fmt.Sprintf("port = '%d'\nunix_socket_directories = '%s'\nhot_standby = on\n%s", p.Port, p.dir, settings), os.O_APPEND)
 }
 
 // FallBehind lets a standby replay what its primary has committed, and no more from then
@@ -230,7 +164,7 @@ func waitFor(condition string) string {
 func (p *Postgres) Promote(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	out, err := p.command(ctx, "pg_ctl", "promote", "--wait", "-D", filepath.Join(p.dir, "data")).CombinedOutput()
+	out, err := p.command(ctx, "pg_ctl", "promote", "--wait", "-D", p.data()).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("pg_ctl promote: %w\n%s", err, out)
 	}

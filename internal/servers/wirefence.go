@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -68,27 +67,21 @@ func (w *Wirefence) Start(ctx context.Context) error {
 	return w.run(ctx, cmd, w.serves)
 }
 
-func (w *Wirefence) serves(ctx context.Context) bool {
+func (w *Wirefence) serves(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", w.Addr())
 	if err != nil {
-		return false
+		return err
 	}
 	conn.Close()
-	return w.Admin == "" || w.Answers(ctx, "/livez")
+	if w.Admin == "" {
+		return nil
+	}
+	return answersOK(ctx, "http://"+w.Admin+"/livez")
 }
 
 // Answers reports whether a path of the admin listener answers with 200.
 func (w *Wirefence) Answers(ctx context.Context, path string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.Admin+path, nil)
-	if err != nil {
-		return false
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	answer.Body.Close()
-	return answer.StatusCode == http.StatusOK
+	return answersOK(ctx, "http://"+w.Admin+path) == nil
 }
 
 // Drain ends the proxy as a rollout does. The error is its exit status, with its log.

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -71,17 +70,7 @@ func StartZooKeeperEnsemble(ctx context.Context, n int, settings ...string) ([]*
 	for _, z := range members {
 		z.settings = append(ensembleSettings(members), settings...)
 	}
-	errs := make([]error, n)
-	var starts sync.WaitGroup
-	for i, z := range members { // none is ready before there is a majority
-		starts.Go(func() { errs[i] = z.Start(ctx) })
-	}
-	starts.Wait()
-	if err := errors.Join(errs...); err != nil {
-		closeAll()
-		return nil, err
-	}
-	return members, nil
+	return members, startTogether(ctx, members)
 }
 
 func ensembleSettings(members []*ZooKeeper) []string {
@@ -123,10 +112,13 @@ func (z *ZooKeeper) Start(ctx context.Context) error {
 	java := exec.Command("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.net.preferIPv4Stack=true",
 		"-cp", strings.Join(jars, ":"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
-	return z.run(ctx, java, z.serves)
+	return z.run(ctx, java, func(ctx context.Context) error {
+		if z.Mode(ctx) == "" {
+			return errors.New("it doesn't serve")
+		}
+		return nil
+	})
 }
-
-func (z *ZooKeeper) serves(ctx context.Context) bool { return z.Mode(ctx) != "" }
 
 // Mode asks the server for its present mode: standalone, leader or follower; "" if it
 // doesn't serve.

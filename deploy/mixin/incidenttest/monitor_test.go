@@ -23,8 +23,8 @@ const patience = time.Minute
 
 // monitor is a Prometheus with the rules, and the Alertmanager that it tells.
 type monitor struct {
-	prometheus   *servers.Prometheus
-	alertmanager *servers.Alertmanager
+	prometheus   *servers.Monitor
+	alertmanager *servers.Monitor
 	targets      string // the file that names what is scraped
 	fired        map[string]bool
 }
