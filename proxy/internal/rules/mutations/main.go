@@ -77,7 +77,7 @@ func mutate(ctx context.Context, out io.Writer, chosen *regexp.Regexp, args, pac
 			return fmt.Errorf("without %q: %w", rule.Name, err)
 		}
 		without = append(without, mutation{rule.Name, got.failed})
-		fmt.Fprintf(os.Stderr, "without %q %d of %d tests fail\n", rule.Name, len(got.failed), len(whole.ran))
+		fmt.Fprintf(os.Stderr, "without %q: %s\n", rule.Name, strings.Join(slices.Sorted(maps.Keys(got.failed)), " "))
 	}
 	write(out, without, slices.Sorted(maps.Keys(whole.ran)))
 	return nil
