@@ -193,64 +193,6 @@ func TestTheAdminListenerOnLoopbackWantsItsOwnName(t *testing.T) {
 	}
 }
 
-// Callers have names, which the history has, and may do what their scope allows.
-func TestNamedTokens(t *testing.T) {
-	t.Parallel()
-	const reads, operates = "cmVhZC10b2tlbi0x", "b3BlcmF0ZS10b2tlbi0x"
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("alice read "+reads+"\ncarol operate "+operates+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	url := database(t, true)
-	p := startProxy(t, url, "WIREFENCE_ADMIN_TOKEN_FILE="+file)
-	if status, granted := ask(t, "POST", p.resource("orders", "acquire"), operates, `{"holder":"worker-a"}`); status != 200 {
-		t.Fatalf("%d: %v", status, granted)
-	}
-	if status, refused := ask(t, "POST", p.resource("orders", "revoke"), reads, `{}`); status != 403 || refused["required_scope"] != "operate" {
-		t.Errorf("with the scope read: %d %v", status, refused)
-	}
-	if status, revoked := ask(t, "POST", p.resource("orders", "revoke"), operates, `{"reason":"it is stuck"}`); status != 200 {
-		t.Errorf("with the scope operate: %d %v", status, revoked)
-	}
-	wirefence(t, issuer(url), "history", "--kind", "revocation").expect(t, 0).says(t, "wirefence-api/carol", "it is stuck")
-	wirefence(t, issuer(url), "history", "--kind", "handoff").expect(t, 0).says(t, "wirefence-api/carol")
-	p.stderr.Await(t, `"msg":"resource revoked over HTTP","client":"127.0.0.1`)
-	p.stderr.Await(t, `"caller":"carol"`)
-}
-
-// A drain ends the requests that wait for a lease.
-func TestADrainEndsWaitsForLeases(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	stack.Exec(t, url, "SELECT wirefence.acquire('orders', 'worker-a', '1 hour')")
-	p := startProxy(t, url)
-	var status int
-	var problem map[string]any
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		status, problem = ask(t, "POST", p.resource("orders", "acquire"), "", `{"holder":"worker-b","wait_seconds":60}`)
-	}()
-	waits := regexp.MustCompile(`(?m)^wirefence_api_waits 1$`)
-	for deadline := time.Now().Add(time.Minute); ; {
-		if _, metrics := get(t, "http://"+p.admin+"/metrics"); waits.MatchString(metrics) {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatal("nobody waits")
-		}
-	}
-	began := time.Now()
-	p.signal(t, syscall.SIGTERM)
-	<-answered
-	if status != 503 || problem["type"] != "urn:wirefence:problem:draining" {
-		t.Errorf("%d: %v", status, problem)
-	}
-	p.end(t).expect(t, 0, "drained")
-	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("the drain took %v", took)
-	}
-}
-
 // A stream is no request that the end of the proxy waits for.
 func TestAStreamEndsWithTheProxy(t *testing.T) {
 	t.Parallel()

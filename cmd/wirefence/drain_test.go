@@ -77,30 +77,6 @@ func TestDrainGrace(t *testing.T) {
 	p.end(t).expect(t, 0, "drained")
 }
 
-// A connection without a startup packet doesn't delay the end, however long the timeout of
-// logins is.
-func TestDrainTimeout(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
-	p := startProxy(t, url, "WIREFENCE_DRAIN_TIMEOUT=300ms", "WIREFENCE_STARTUP_TIMEOUT=1h")
-	conn := stack.Connect(t, p.url)
-	runs(t, conn, "BEGIN; INSERT INTO jobs VALUES ('open')")
-	silent, err := net.Dial("tcp", strings.TrimPrefix(strings.SplitN(p.url, "/", 4)[2], "postgres@"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	p.signal(t, syscall.SIGTERM)
-	p.end(t).expect(t, 0, "closing sessions whose transactions did not end", "drained")
-	if err := ended(t, conn); !strings.Contains(fmt.Sprint(err), "57P01") {
-		t.Errorf("the open transaction got %v", err)
-	}
-	if got := workers(t, url); got != "" {
-		t.Errorf("jobs holds %q", got)
-	}
-}
-
 // A second signal waits for nothing, and leaves nothing running on the server.
 func TestSecondSignal(t *testing.T) {
 	for second, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {

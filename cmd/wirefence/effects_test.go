@@ -52,48 +52,6 @@ func (a *applications) awaitDrain(t *testing.T) {
 	})
 }
 
-// An effect that is open holds up an acquire over HTTP, and a stale fence begins none.
-func TestEffectsOverHTTP(t *testing.T) {
-	t.Parallel()
-	for name, settings := range map[string][]string{"postgres": nil, "redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := serveApplications(t, settings...)
-			resource := a.api + "/v1/resources/" + fmt.Sprintf("effects-%d", time.Now().UnixNano())
-			_, granted := ask(t, "POST", resource+"/acquire", "", `{"holder":"worker-a"}`)
-			fence := fmt.Sprint(granted["fence"])
-			status, effect := a.begin(t, fence, 60)
-			if status != 200 {
-				t.Fatalf("%d: %v", status, effect)
-			}
-			ask(t, "POST", resource+"/release", "", fmt.Sprintf(`{"grant_id":%q}`, granted["grant_id"]))
-			acquired := make(chan int, 1)
-			go func() {
-				status, _ := ask(t, "POST", resource+"/acquire", "", `{"holder":"worker-b"}`)
-				acquired <- status
-			}()
-			awaitSeal(t, stack.Connect(t, a.database))
-			select {
-			case status := <-acquired:
-				t.Errorf("acquired while the effect is open: %d", status)
-			default:
-			}
-			if status, ended := a.end(t, effect); status != 200 {
-				t.Errorf("%d: %v", status, ended)
-			}
-			if status := <-acquired; status != 200 {
-				t.Errorf("not acquired: %d", status)
-			}
-			if status, refused := a.begin(t, fence, 60); status != 409 || refused["sqlstate"] != "WF001" {
-				t.Errorf("%d: %v", status, refused)
-			}
-			if status, refused := ask(t, "POST", a.api+"/v1/check", "", fmt.Sprintf(`{"fence":%q}`, fence)); status != 409 || refused["sqlstate"] != "WF001" {
-				t.Errorf("%d: %v", status, refused)
-			}
-		})
-	}
-}
-
 // A killed proxy doesn't delay a takeover, and no other proxy reports that its effect's
 // fence has held.
 func TestAKilledProxyEndsItsEffects(t *testing.T) {

@@ -280,34 +280,6 @@ func TestProxyIsNotReadyWithoutItsUpstream(t *testing.T) {
 	wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + admin}, "status", "--ready").expect(t, 1, "not ready", "127.0.0.1:1")
 }
 
-// Sessions may end their transactions; idle ones are ended with an error.
-func TestProxyDrains(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
-	p := startProxy(t, url)
-	idle, busy := stack.Connect(t, p.url), stack.Connect(t, p.url)
-	tx, err := busy.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "INSERT INTO jobs VALUES ('late')"); err != nil {
-		t.Fatal(err)
-	}
-	p.signal(t, syscall.SIGTERM)
-	if err := ended(t, idle); !strings.Contains(fmt.Sprint(err), "57P01") {
-		t.Errorf("the idle session got %v", err)
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Errorf("the open transaction could not be committed: %v", err)
-	}
-	p.end(t).expect(t, 0, "drained")
-	var n int
-	if err := stack.Connect(t, url).QueryRow(t.Context(), "SELECT count(*) FROM jobs").Scan(&n); err != nil || n != 1 {
-		t.Errorf("%d rows, %v", n, err)
-	}
-}
-
 // ended returns what a connection is told at its end.
 func ended(t *testing.T, conn *pgx.Conn) error {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
