@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgproto3"
-
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -70,39 +68,6 @@ func TestOwnFencesThatCannotBeCheckedBehind(t *testing.T) {
 			c = w.connect(t)
 			stack.WantState(t, p.run(c, "call stepwise()"), "", p.name)
 			w.wantRows(t, 4*(i+1))
-		}
-	})
-}
-
-// In a database without functions that set the variable, the proxy learns it from the texts.
-func TestSettersInDatabasesWithoutSuchFunctions(t *testing.T) {
-	const set = "select set_config('wirefence.token', '" + stale + "', false)"
-	onEach(t, oldAndNew, func(t *testing.T, shared *world) {
-		for name, run := range map[string]func(c *client){
-			"a Bind of a PREPARE": func(c *client) {
-				c.Must("prepare p as "+set, "select 1")
-				c.Exchange(1, &pgproto3.Bind{PreparedStatement: "p"}, &pgproto3.Execute{}, &pgproto3.Sync{})
-			},
-			"an EXECUTE in the message of its PREPARE": func(c *client) {
-				c.Fails("prepare p as "+set+"; execute p; "+insert, "WF001")
-				c.Must("execute p") // a PREPARE is not rolled back
-			},
-			"FETCH, asked for the variable behind the DECLARE": func(c *client) {
-				c.Must("begin", "declare c cursor for "+set, "do $$ begin end $$", "fetch c")
-			},
-			"a portal that SQL declared, asked for the variable before": func(c *client) {
-				c.Must("begin", "declare c cursor for "+set, "do $$ begin end $$")
-				c.Exchange(1, &pgproto3.Execute{Portal: "c"}, &pgproto3.Sync{})
-			},
-		} {
-			t.Run(name, func(t *testing.T) {
-				w := newWorld(t, shared.Major)
-				c := w.connect(t)
-				run(c)
-				c.Fails(insert, "WF001")
-				c.Simple("rollback")
-				w.wantRows(t, 0)
-			})
 		}
 	})
 }

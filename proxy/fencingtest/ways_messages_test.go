@@ -53,7 +53,7 @@ func stales(all ...string) func(*client, *world) error {
 func TestAttempts(t *testing.T) {
 	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
 		w.Exec(t, attemptObjects)
-		w.tryAll(t, slices.Concat(attemptsByMessages, attemptsByNames, attemptsByText, attemptsBySQL))
+		w.tryAll(t, slices.Concat(attemptsByMessages, attemptsAhead, attemptsByNames, attemptsByText, attemptsBySQL))
 	})
 }
 
