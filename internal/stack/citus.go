@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"fmt"
+	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/migrations"
@@ -10,7 +11,7 @@ import (
 
 // NeedsCitus skips a test where no PostgreSQL has the extension Citus: no distribution has it,
 // so no script can install it.
-func NeedsCitus(t TB) {
+func NeedsCitus(t testing.TB) {
 	t.Helper()
 	NeedsMore(t, "PostgreSQL with Citus")
 	if servers.CitusVersion() == 0 {
@@ -19,7 +20,7 @@ func NeedsCitus(t TB) {
 }
 
 // Citus starts a coordinator and workers, ended with the test.
-func Citus(t TB, workers int, settings map[string]string) *servers.Citus {
+func Citus(t testing.TB, workers int, settings map[string]string) *servers.Citus {
 	t.Helper()
 	NeedsCitus(t)
 	c, err := servers.StartCitus(t.Context(), workers, settings)
@@ -31,7 +32,7 @@ func Citus(t TB, workers int, settings map[string]string) *servers.Citus {
 }
 
 // BareOnCitus makes a database on all nodes, without the schema. It is seen at the coordinator.
-func BareOnCitus(t TB, c *servers.Citus) *DB {
+func BareOnCitus(t testing.TB, c *servers.Citus) *DB {
 	t.Helper()
 	name := fmt.Sprintf("db_%d", serial.Add(1))
 	if err := c.CreateDatabase(t.Context(), name); err != nil {
@@ -47,7 +48,7 @@ func BareOnCitus(t TB, c *servers.Citus) *DB {
 
 // OnCitusNodes makes a database on all nodes with the schema, and with what statements make at
 // the coordinator. It is returned as each node sees it, the coordinator first.
-func OnCitusNodes(t TB, c *servers.Citus, objects ...string) (nodes []*DB) {
+func OnCitusNodes(t testing.TB, c *servers.Citus, objects ...string) (nodes []*DB) {
 	t.Helper()
 	db := BareOnCitus(t, c)
 	for _, node := range c.Nodes() {
@@ -63,7 +64,7 @@ func OnCitusNodes(t TB, c *servers.Citus, objects ...string) (nodes []*DB) {
 
 // OnCitus makes a database on all nodes, with the schema at the coordinator, and with what
 // statements make there, each in a transaction: Citus allows few together.
-func OnCitus(t TB, c *servers.Citus, objects ...string) *DB {
+func OnCitus(t testing.TB, c *servers.Citus, objects ...string) *DB {
 	t.Helper()
 	db := BareOnCitus(t, c)
 	if err := migrations.Apply(t.Context(), db.Admin, nil); err != nil {

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -19,24 +19,11 @@ import (
 // Patience bounds every wait of a test.
 const Patience = 30 * time.Second
 
-// TB is what TB and rapid.T have in common.
-type TB interface {
-	Helper()
-	Context() context.Context
-	Cleanup(func())
-	Logf(format string, args ...any)
-	Error(args ...any)
-	Errorf(format string, args ...any)
-	Skip(args ...any)
-	Fatal(args ...any)
-	Fatalf(format string, args ...any)
-}
-
 // Client is a connection of which the test controls every byte. A goroutine reads all that
 // the other side sends, so a test that doesn't read doesn't block it. One goroutine at a time
 // may use a Client.
 type Client struct {
-	T    TB
+	T    testing.TB
 	Conn net.Conn
 
 	// Cut writes bytes to the connection; nil writes them whole.

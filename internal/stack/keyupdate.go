@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
+	"testing"
 )
 
 // KeyUpdater sends over a TLS 1.3 connection what crypto/tls never does by itself:
@@ -25,7 +26,7 @@ type KeyUpdater struct {
 }
 
 // NewKeyUpdater shakes hands over a connection, as the server if it has a certificate.
-func NewKeyUpdater(t TB, conn net.Conn, cfg *tls.Config) (*KeyUpdater, *tls.Conn) {
+func NewKeyUpdater(t testing.TB, conn net.Conn, cfg *tls.Config) (*KeyUpdater, *tls.Conn) {
 	t.Helper()
 	var keys bytes.Buffer
 	cfg = cfg.Clone()
@@ -53,7 +54,7 @@ func NewKeyUpdater(t TB, conn net.Conn, cfg *tls.Config) (*KeyUpdater, *tls.Conn
 }
 
 // derive makes the keys of the present secret (RFC 8446, section 7.3).
-func (k *KeyUpdater) derive(t TB) {
+func (k *KeyUpdater) derive(t testing.TB) {
 	t.Helper()
 	block, err := aes.NewCipher(k.expand(t, "key", 16))
 	if err != nil {
@@ -66,7 +67,7 @@ func (k *KeyUpdater) derive(t TB) {
 }
 
 // expand is HKDF-Expand-Label with an empty context.
-func (k *KeyUpdater) expand(t TB, label string, size int) []byte {
+func (k *KeyUpdater) expand(t testing.TB, label string, size int) []byte {
 	t.Helper()
 	label = "tls13 " + label
 	info := binary.BigEndian.AppendUint16(nil, uint16(size))
@@ -100,7 +101,7 @@ func (k *KeyUpdater) record(dst, said []byte, kind byte) []byte {
 func (k *KeyUpdater) Data(dst, said []byte) []byte { return k.record(dst, said, dataRecord) }
 
 // Update appends a KeyUpdate that asks the peer for one, and changes keys.
-func (k *KeyUpdater) Update(t TB, dst []byte) []byte {
+func (k *KeyUpdater) Update(t testing.TB, dst []byte) []byte {
 	t.Helper()
 	dst = k.record(dst, []byte{24, 0, 0, 1, 1}, handshakeRecord)
 	k.secret = k.expand(t, "traffic upd", 32)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -15,7 +16,7 @@ import (
 
 // Dial connects to host:port or to the path of a socket, and sends nothing, but for TLS
 // where connections are encrypted.
-func Dial(t TB, addr string) *Client {
+func Dial(t testing.TB, addr string) *Client {
 	t.Helper()
 	conn, err := connect(addr)
 	if err != nil {
@@ -38,7 +39,7 @@ func connect(addr string) (net.Conn, error) {
 }
 
 // DialTLS connects, asks for TLS and shakes hands.
-func DialTLS(t TB, addr string, cfg *tls.Config) *Client {
+func DialTLS(t testing.TB, addr string, cfg *tls.Config) *Client {
 	t.Helper()
 	conn, err := dial(addr)
 	if err != nil {
@@ -80,7 +81,7 @@ func dial(addr string) (net.Conn, error) {
 }
 
 // NewClient reads from a connection that is there.
-func NewClient(t TB, conn net.Conn) *Client {
+func NewClient(t testing.TB, conn net.Conn) *Client {
 	c := &Client{T: t, Conn: conn, Patience: Patience, news: make(chan struct{}, 1)}
 	t.Cleanup(func() { _ = conn.Close() })
 	go c.read()
@@ -89,7 +90,7 @@ func NewClient(t TB, conn net.Conn) *Client {
 
 // Login opens a session of the superuser. Parameters of the startup packet, by name
 // and value, may name another user.
-func Login(t TB, addr, database string, params ...string) *Client {
+func Login(t testing.TB, addr, database string, params ...string) *Client {
 	t.Helper()
 	c, err := TryLogin(t, addr, database, params...)
 	if err != nil {
@@ -99,7 +100,7 @@ func Login(t TB, addr, database string, params ...string) *Client {
 }
 
 // TryLogin is Login that returns its error.
-func TryLogin(t TB, addr, database string, params ...string) (*Client, error) {
+func TryLogin(t testing.TB, addr, database string, params ...string) (*Client, error) {
 	t.Helper()
 	conn, err := connect(addr)
 	if err != nil {
@@ -160,7 +161,7 @@ func (c *Client) Cancel() {
 
 // CancelRequest sends a CancelRequest and waits until the other side has closed the
 // connection: then it was handled.
-func CancelRequest(t TB, addr string, pid uint32, key []byte) {
+func CancelRequest(t testing.TB, addr string, pid uint32, key []byte) {
 	t.Helper()
 	packet := binary.BigEndian.AppendUint32(nil, uint32(12+len(key)))
 	packet = binary.BigEndian.AppendUint32(packet, 80877102)

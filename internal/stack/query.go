@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -62,7 +63,7 @@ func State(err error) string {
 }
 
 // WantState fails the test unless the error has the SQLSTATE; "" wants success.
-func WantState(t TB, err error, want string, about ...any) {
+func WantState(t testing.TB, err error, want string, about ...any) {
 	t.Helper()
 	if got := State(err); got != want {
 		t.Errorf("%v: got %q, want SQLSTATE %q (%v)", about, got, want, err)

@@ -6,11 +6,12 @@ import (
 	"io"
 	"net"
 	"sync"
+	"testing"
 )
 
 // Scripted is a server that accepts connections and calls serve, for behaviour that a real
 // server can't be made to show. A connection is closed when serve returns, or at the test's end.
-func Scripted(t TB, serve func(net.Conn)) (addr string) {
+func Scripted(t testing.TB, serve func(net.Conn)) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,7 +42,7 @@ func Scripted(t TB, serve func(net.Conn)) (addr string) {
 
 // Interposed is an address between a client and a server that has no TLS: what the
 // server says goes through alter, message by message.
-func Interposed(t TB, server string, alter func(typ byte, msg []byte) []byte) (addr string) {
+func Interposed(t testing.TB, server string, alter func(typ byte, msg []byte) []byte) (addr string) {
 	t.Helper()
 	return Scripted(t, func(client net.Conn) {
 		up, err := net.Dial("tcp", server)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,7 +16,7 @@ import (
 
 // Postgres starts a server of the major version (0: the default), ended with
 // the test.
-func Postgres(t TB, major int) *servers.Postgres {
+func Postgres(t testing.TB, major int) *servers.Postgres {
 	t.Helper()
 	pg, err := start(t.Context(), servers.PostgresConfig{Major: major})
 	if err != nil {
@@ -35,7 +36,7 @@ func start(ctx context.Context, cfg servers.PostgresConfig) (*servers.Postgres, 
 
 // Proxy starts a proxy before a server, ended with the test, and returns its
 // address.
-func Proxy(t TB, pg *servers.Postgres, o proxy.Options) string {
+func Proxy(t testing.TB, pg *servers.Postgres, o proxy.Options) string {
 	t.Helper()
 	if o.Upstream == "" {
 		o.Upstream = "postgres://" + pg.Addr() + "/"
@@ -45,7 +46,7 @@ func Proxy(t TB, pg *servers.Postgres, o proxy.Options) string {
 
 // Serve starts a proxy that is ended with the test, which fails if it has not
 // served well.
-func Serve(t TB, o proxy.Options) *Running {
+func Serve(t testing.TB, o proxy.Options) *Running {
 	t.Helper()
 	r, err := Start(o)
 	if err != nil {
@@ -56,7 +57,7 @@ func Serve(t TB, o proxy.Options) *Running {
 }
 
 // PlainProxy is Proxy for clients without TLS, also where connections are encrypted.
-func PlainProxy(t TB, pg *servers.Postgres) string {
+func PlainProxy(t testing.TB, pg *servers.Postgres) string {
 	t.Helper()
 	r, err := serve(proxy.Options{Listen: []string{"127.0.0.1:0"}, Upstream: "postgres://" + pg.Addr() + "/"})
 	if err != nil {
@@ -66,7 +67,7 @@ func PlainProxy(t TB, pg *servers.Postgres) string {
 	return r.Addr
 }
 
-func (r *Running) endWith(t TB) {
+func (r *Running) endWith(t testing.TB) {
 	t.Cleanup(func() {
 		if err := r.Stop(); err != nil {
 			t.Error(err)
@@ -154,7 +155,7 @@ func Port(addr string) string {
 
 // ConnectAs connects as another role, which it makes if it isn't there: a takeover
 // can't end the superuser's transactions. The connection ends with the test.
-func ConnectAs(t TB, url, role string) *pgx.Conn {
+func ConnectAs(t testing.TB, url, role string) *pgx.Conn {
 	t.Helper()
 	name := pgx.Identifier{role}.Sanitize()
 	conn := Connect(t, url)
@@ -178,7 +179,7 @@ func ConnectAs(t TB, url, role string) *pgx.Conn {
 }
 
 // Connect opens a connection, closed with the test.
-func Connect(t TB, url string) *pgx.Conn {
+func Connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
@@ -189,7 +190,7 @@ func Connect(t TB, url string) *pgx.Conn {
 }
 
 // Exec runs statements on a connection of their own.
-func Exec(t TB, url string, statements ...string) {
+func Exec(t testing.TB, url string, statements ...string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {

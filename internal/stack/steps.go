@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
 
@@ -37,7 +38,7 @@ const stepsSlot = "steps_"
 // TellSteps has a database tell its steps from here on. Each row of the table has the token by
 // which it is written, of a resource in whose name {id} is the row's. The connection is a
 // superuser's.
-func TellSteps(t TB, conn *pgx.Conn, table, resource string) *Steps {
+func TellSteps(t testing.TB, conn *pgx.Conn, table, resource string) *Steps {
 	t.Helper()
 	s := TellStepsAlone(t, conn, table, resource)
 	MustExec(t, conn, "SELECT pg_create_logical_replication_slot($1 || current_database(), 'test_decoding')", stepsSlot)
@@ -45,7 +46,7 @@ func TellSteps(t TB, conn *pgx.Conn, table, resource string) *Steps {
 }
 
 // TellStepsAlone is TellSteps for one who reads the log otherwise than by Follow.
-func TellStepsAlone(t TB, conn *pgx.Conn, table, resource string) *Steps {
+func TellStepsAlone(t testing.TB, conn *pgx.Conn, table, resource string) *Steps {
 	t.Helper()
 	MustExec(t, conn, stepsSQL)
 	MustExec(t, conn, fmt.Sprintf("CREATE TRIGGER tells BEFORE INSERT ON %s FOR EACH ROW WHEN (NEW.token IS NOT NULL) EXECUTE FUNCTION wirefence.tell_write('%s')", table, resource))
@@ -73,7 +74,7 @@ func TellStepsAlone(t TB, conn *pgx.Conn, table, resource string) *Steps {
 }
 
 // Granted tells that an acquire has returned, whose seal was this connection's.
-func (s *Steps) Granted(t TB, conn *pgx.Conn, token int64) {
+func (s *Steps) Granted(t testing.TB, conn *pgx.Conn, token int64) {
 	t.Helper()
 	MustExec(t, conn, "SELECT wirefence.tell_step('granted', wirefence.step_actor(false), $1, $2)", s.resource, token)
 }

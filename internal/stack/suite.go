@@ -83,7 +83,7 @@ func (s *Suite) cluster(major int) *cluster {
 }
 
 // Server returns the shared server of a version; 0 is the default one.
-func (s *Suite) Server(t TB, major int) *servers.Postgres {
+func (s *Suite) Server(t testing.TB, major int) *servers.Postgres {
 	t.Helper()
 	pg, err := s.Start(major)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Suite) Start(major int) (pg *servers.Postgres, err error) {
 }
 
 // Proxy returns the address of the shared proxy before a version's server.
-func (s *Suite) Proxy(t TB, major int) string {
+func (s *Suite) Proxy(t testing.TB, major int) string {
 	t.Helper()
 	pg := s.Server(t, major)
 	c := s.cluster(major)
@@ -122,13 +122,13 @@ func (s *Suite) Proxy(t TB, major int) string {
 
 // Database makes a database for one test: a copy of the template on the shared
 // server of a version, seen past any proxy.
-func (s *Suite) Database(t TB, major int) *DB {
+func (s *Suite) Database(t testing.TB, major int) *DB {
 	t.Helper()
 	return NewDB(t, s.Server(t, major), s.Objects)
 }
 
 // Bare makes a database without the schema.
-func (s *Suite) Bare(t TB, major int) *DB {
+func (s *Suite) Bare(t testing.TB, major int) *DB {
 	t.Helper()
 	pg := s.Server(t, major)
 	name, err := copyOf(t.Context(), pg, "template0")
@@ -147,7 +147,7 @@ type DB struct {
 }
 
 // NewDB makes a database with the schema and with what the SQL makes.
-func NewDB(t TB, pg *servers.Postgres, objects string) *DB {
+func NewDB(t testing.TB, pg *servers.Postgres, objects string) *DB {
 	t.Helper()
 	name, err := CreateDatabase(t.Context(), pg, objects)
 	if err != nil {
@@ -159,7 +159,7 @@ func NewDB(t TB, pg *servers.Postgres, objects string) *DB {
 
 // dropWith drops a database at the end of the test, since the servers' files may be in
 // memory. What a test has stopped, or keeps there, keeps its database.
-func dropWith(t TB, pg *servers.Postgres, name string) {
+func dropWith(t testing.TB, pg *servers.Postgres, name string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
@@ -181,7 +181,7 @@ func CreateDatabase(ctx context.Context, pg *servers.Postgres, objects string) (
 }
 
 // Database makes a database with the schema, and returns its name.
-func Database(t TB, pg *servers.Postgres) string {
+func Database(t testing.TB, pg *servers.Postgres) string {
 	t.Helper()
 	name, err := CreateDatabase(t.Context(), pg, "")
 	if err != nil {
@@ -247,13 +247,13 @@ func copyOf(ctx context.Context, pg *servers.Postgres, template string) (string,
 }
 
 // Direct opens another superuser's connection past any proxy.
-func (db *DB) Direct(t TB) *pgx.Conn {
+func (db *DB) Direct(t testing.TB) *pgx.Conn {
 	t.Helper()
 	return Connect(t, db.URL(db.Name))
 }
 
 // Exec runs statements as the superuser.
-func (db *DB) Exec(t TB, statements ...string) {
+func (db *DB) Exec(t testing.TB, statements ...string) {
 	t.Helper()
 	for _, sql := range statements {
 		MustExec(t, db.Admin, sql)
@@ -261,7 +261,7 @@ func (db *DB) Exec(t TB, statements ...string) {
 }
 
 // Seal records a grant.
-func (db *DB) Seal(t TB, resource string, token int64) {
+func (db *DB) Seal(t testing.TB, resource string, token int64) {
 	t.Helper()
 	if !Value[bool](t, db, "SELECT wirefence.seal($1, $2, 'worker-b')", resource, token) {
 		t.Fatalf("token %d of %s was not sealed", token, resource)
@@ -269,7 +269,7 @@ func (db *DB) Seal(t TB, resource string, token int64) {
 }
 
 // Becomes waits until a query's one value is what is wanted.
-func (db *DB) Becomes(t TB, want, sql string, args ...any) {
+func (db *DB) Becomes(t testing.TB, want, sql string, args ...any) {
 	t.Helper()
 	got := ""
 	if !within(Patience, func() bool {
@@ -281,7 +281,7 @@ func (db *DB) Becomes(t TB, want, sql string, args ...any) {
 }
 
 // MustExec runs SQL that succeeds.
-func MustExec(t TB, conn *pgx.Conn, sql string, args ...any) {
+func MustExec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
@@ -291,7 +291,7 @@ func MustExec(t TB, conn *pgx.Conn, sql string, args ...any) {
 }
 
 // Value is the one value of a query by the superuser.
-func Value[V any](t TB, db *DB, sql string, args ...any) (v V) {
+func Value[V any](t testing.TB, db *DB, sql string, args ...any) (v V) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()

@@ -5,11 +5,12 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 )
 
 // Eventually polls until a condition is true, within Patience.
-func Eventually(t TB, what string, so func() bool) {
+func Eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	if !within(Patience, so) {
 		t.Fatalf("not in %s: %s", Patience, what)
@@ -51,7 +52,7 @@ func (l *Log) String() string {
 }
 
 // Await waits until a text is in the log.
-func (l *Log) Await(t TB, text string) {
+func (l *Log) Await(t testing.TB, text string) {
 	t.Helper()
 	if !within(Patience, func() bool { return strings.Contains(l.String(), text) }) {
 		t.Fatalf("%q was not written in %s, but:\n%s", text, Patience, l)

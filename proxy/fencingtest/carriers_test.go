@@ -68,7 +68,7 @@ func TestSessionVariable(t *testing.T) {
 	}
 }
 
-func parse(t stack.TB, text string) fence.Fence {
+func parse(t testing.TB, text string) fence.Fence {
 	t.Helper()
 	f, err := fence.Parse(text)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -94,13 +95,13 @@ func beProxy(upstream []string) error {
 
 // child is such a process.
 type child struct {
-	t     stack.TB
+	t     testing.TB
 	cmd   *exec.Cmd
 	in    io.Writer
 	lines *bufio.Scanner
 }
 
-func startChild(t stack.TB, role ...string) *child {
+func startChild(t testing.TB, role ...string) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0])}
 	c.cmd.Env = append(os.Environ(), childVariable+"="+strings.Join(role, " "))
@@ -157,7 +158,7 @@ func (c *child) freeze() {
 }
 
 // startHolder returns a holder and its token.
-func (w *world) startHolder(t stack.TB, redisURL string) (*child, fence.Token) {
+func (w *world) startHolder(t testing.TB, redisURL string) (*child, fence.Token) {
 	t.Helper()
 	h := startChild(t, "holder", redisURL, w.URL(w.Name), fmt.Sprintf("postgres://app@%s/%s?sslmode=disable", w.proxy, w.Name))
 	token, err := fence.ParseToken(h.says("token"))
@@ -177,7 +178,7 @@ func (c *child) write(note string) string {
 }
 
 // startProxy returns a proxy in a process of its own, and the world behind it.
-func (w *world) startProxy(t stack.TB) (*child, *world) {
+func (w *world) startProxy(t testing.TB) (*child, *world) {
 	t.Helper()
 	c := startChild(t, "proxy", "postgres://"+w.Addr()+"/")
 	return c, w.at(c.says("listens"))

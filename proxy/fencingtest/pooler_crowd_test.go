@@ -168,4 +168,4 @@ func TestAnExhaustedPoolTellsTheClientThatWaits(t *testing.T) {
 }
 
 // chains are both orders of pooler and proxy.
-var chains = map[string]func(stack.TB, servers.PgBouncerConfig, proxy.Options) *world{"behind": poolerBehind, "before": poolerBefore}
+var chains = map[string]func(testing.TB, servers.PgBouncerConfig, proxy.Options) *world{"behind": poolerBehind, "before": poolerBefore}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -25,7 +26,7 @@ func (p *poolers) stop() {
 }
 
 // pgbouncer returns the address of a PgBouncer before upstream.
-func pgbouncer(t stack.TB, upstream string, cfg servers.PgBouncerConfig) string {
+func pgbouncer(t testing.TB, upstream string, cfg servers.PgBouncerConfig) string {
 	t.Helper()
 	stack.NeedsMore(t, "PgBouncer")
 	cfg.Upstream, cfg.Clients = upstream, 100
@@ -52,7 +53,7 @@ var (
 )
 
 // newPooled is a world with a function that sets the variable.
-func newPooled(t stack.TB, major int) *world {
+func newPooled(t testing.TB, major int) *world {
 	t.Helper()
 	w := newWorld(t, major)
 	w.Exec(t, enter)
@@ -60,26 +61,26 @@ func newPooled(t stack.TB, major int) *world {
 }
 
 // poolerBehind is the chain application, proxy, pooler, PostgreSQL.
-func poolerBehind(t stack.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
+func poolerBehind(t testing.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
 	t.Helper()
 	return newPooled(t, oldAndNew[0]).beforePooler(t, cfg, o)
 }
 
 // beforePooler is the world behind a proxy with a pooler behind it.
-func (w *world) beforePooler(t stack.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
+func (w *world) beforePooler(t testing.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
 	t.Helper()
 	o.Upstream = "postgres://" + pgbouncer(t, w.Addr(), cfg) + "/" + o.Upstream
 	return w.own(t, o)
 }
 
 // poolerBefore is the chain application, pooler, proxy, PostgreSQL.
-func poolerBefore(t stack.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
+func poolerBefore(t testing.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
 	t.Helper()
 	return newPooled(t, oldAndNew[0]).behindPooler(t, cfg, o)
 }
 
 // behindPooler is the world behind a pooler with a proxy behind it.
-func (w *world) behindPooler(t stack.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
+func (w *world) behindPooler(t testing.TB, cfg servers.PgBouncerConfig, o proxy.Options) *world {
 	t.Helper()
 	own := w.own(t, o)
 	return own.at(pgbouncer(t, own.proxy, cfg))
@@ -87,7 +88,7 @@ func (w *world) behindPooler(t stack.TB, cfg servers.PgBouncerConfig, o proxy.Op
 
 // leave sets a fence on the pooler's only server connection, past the proxy. The next client
 // there finds it.
-func (w *world) leave(t stack.TB, fence string) {
+func (w *world) leave(t testing.TB, fence string) {
 	t.Helper()
 	c := w.at(pgbouncer(t, w.Addr(), one)).connect(t)
 	c.Must("SET wirefence.token = '" + fence + "'")

@@ -11,7 +11,7 @@ import (
 
 // withQueue is the world with a queue whose rows judge: job 1 and 2 run under the claims 10 and
 // 20, and results is guarded by them.
-func (w *world) withQueue(t stack.TB) *world {
+func (w *world) withQueue(t testing.TB) *world {
 	t.Helper()
 	w.Exec(t, `CREATE TABLE queue (id bigint PRIMARY KEY, running boolean NOT NULL, claim bigint);
 		INSERT INTO queue VALUES (1, true, 10), (2, true, 20);

@@ -195,7 +195,7 @@ const setsStale = "select set_config('wirefence.token', '" + stale + "', false)"
 
 // holdLock holds the resource's lock against every check until the returned
 // function is called.
-func (w *world) holdLock(t stack.TB) (release func()) {
+func (w *world) holdLock(t testing.TB) (release func()) {
 	t.Helper()
 	w.Exec(t, "begin")
 	w.Exec(t, "select wirefence.seal('orders', 35, 'worker-c')")

@@ -24,13 +24,13 @@ type world struct {
 	follows *servers.Link        // the network by which a standby follows its primary
 }
 
-func newWorld(t stack.TB, major int) *world {
+func newWorld(t testing.TB, major int) *world {
 	t.Helper()
 	return &world{DB: suite.Database(t, major), proxy: suite.Proxy(t, major)}
 }
 
 // bareWorld is one without the schema.
-func bareWorld(t stack.TB, major int) *world {
+func bareWorld(t testing.TB, major int) *world {
 	t.Helper()
 	return &world{DB: suite.Bare(t, major), proxy: suite.Proxy(t, major)}
 }
@@ -67,7 +67,7 @@ func (w *world) period() time.Duration {
 }
 
 // own is the world behind a proxy of the test's own, by default before the database's server.
-func (w *world) own(t stack.TB, o proxy.Options) *world {
+func (w *world) own(t testing.TB, o proxy.Options) *world {
 	t.Helper()
 	own := *w
 	own.metrics = prometheus.NewRegistry()
@@ -89,11 +89,11 @@ func (w *world) at(addr string) *world {
 }
 
 // checks is how many checks the proxy has put in.
-func (w *world) checks(t stack.TB) int { return w.metric(t, "wirefence_checks_total", nil) }
+func (w *world) checks(t testing.TB) int { return w.metric(t, "wirefence_checks_total", nil) }
 
 // metric sums a counter, a gauge or a histogram's count over the series that have all the
 // labels.
-func (w *world) metric(t stack.TB, name string, labels map[string]string) (sum int) {
+func (w *world) metric(t testing.TB, name string, labels map[string]string) (sum int) {
 	t.Helper()
 	families, err := w.metrics.Gather()
 	if err != nil {
@@ -119,15 +119,15 @@ func (w *world) metric(t stack.TB, name string, labels map[string]string) (sum i
 }
 
 // count is the one number of a query by the superuser.
-func (w *world) count(t stack.TB, sql string, args ...any) int {
+func (w *world) count(t testing.TB, sql string, args ...any) int {
 	t.Helper()
 	return stack.Value[int](t, w.DB, sql, args...)
 }
 
 // rows is how many rows jobs has.
-func (w *world) rows(t stack.TB) int { t.Helper(); return w.count(t, "select count(*) from jobs") }
+func (w *world) rows(t testing.TB) int { t.Helper(); return w.count(t, "select count(*) from jobs") }
 
-func (w *world) wantRows(t stack.TB, want int) {
+func (w *world) wantRows(t testing.TB, want int) {
 	t.Helper()
 	if got := w.rows(t); got != want {
 		t.Errorf("%d rows were written, want %d", got, want)
@@ -135,12 +135,12 @@ func (w *world) wantRows(t stack.TB, want int) {
 }
 
 // rowsOf is how many rows of jobs were written with a token.
-func (w *world) rowsOf(t stack.TB, token int) int {
+func (w *world) rowsOf(t testing.TB, token int) int {
 	t.Helper()
 	return w.count(t, "select count(*) from jobs where token = $1", token)
 }
 
-func (w *world) wantRowsOf(t stack.TB, token, want int) {
+func (w *world) wantRowsOf(t testing.TB, token, want int) {
 	t.Helper()
 	if got := w.rowsOf(t, token); got != want {
 		t.Errorf("%d rows were written with token %d, want %d", got, token, want)
@@ -148,39 +148,39 @@ func (w *world) wantRowsOf(t stack.TB, token, want int) {
 }
 
 // unseal forgets all resources.
-func (w *world) unseal(t stack.TB) { t.Helper(); w.Exec(t, "delete from wirefence.resource_locks") }
+func (w *world) unseal(t testing.TB) { t.Helper(); w.Exec(t, "delete from wirefence.resource_locks") }
 
 // preempt sets how long takeovers wait for open transactions; nil is without end.
-func (w *world) preempt(t stack.TB, after any) {
+func (w *world) preempt(t testing.TB, after any) {
 	t.Helper()
 	stack.MustExec(t, w.Admin, "update wirefence.resource_locks set preempt_after = $1", after)
 }
 
 // function is the object id of a function.
-func (w *world) function(t stack.TB, signature string) uint32 {
+func (w *world) function(t testing.TB, signature string) uint32 {
 	t.Helper()
 	return stack.Value[uint32](t, w.DB, "select $1::regprocedure::oid", signature)
 }
 
 // call is a FunctionCall of a function of one argument, as text.
-func (w *world) call(t stack.TB, function, argument string) *pgproto3.FunctionCall {
+func (w *world) call(t testing.TB, function, argument string) *pgproto3.FunctionCall {
 	t.Helper()
 	return &pgproto3.FunctionCall{Function: w.function(t, function), Arguments: [][]byte{[]byte(argument)}}
 }
 
 // connect logs in through the proxy, with parameters of the startup packet.
-func (w *world) connect(t stack.TB, params ...string) *client {
+func (w *world) connect(t testing.TB, params ...string) *client {
 	t.Helper()
 	return w.connectTo(t, w.proxy, params...)
 }
 
-func (w *world) connectTo(t stack.TB, addr string, params ...string) *client {
+func (w *world) connectTo(t testing.TB, addr string, params ...string) *client {
 	t.Helper()
 	return &client{Client: stack.Login(t, addr, w.Name, params...)}
 }
 
 // fenced logs in with a fence in the startup packet; "" is none.
-func (w *world) fenced(t stack.TB, fence string, params ...string) *client {
+func (w *world) fenced(t testing.TB, fence string, params ...string) *client {
 	t.Helper()
 	if fence != "" {
 		params = append(params, "options", "-c wirefence.token="+fence)
@@ -190,7 +190,7 @@ func (w *world) fenced(t stack.TB, fence string, params ...string) *client {
 
 // begins logs in. Where sessions are busy, the new one holds the current token of orders, and
 // its session variable is empty.
-func (w *world) begins(t stack.TB) *client {
+func (w *world) begins(t testing.TB) *client {
 	t.Helper()
 	c := w.connect(t)
 	if w.busy {
@@ -229,4 +229,4 @@ func (w *world) holds(c *client) bool {
 }
 
 // held is how many locks the sessions of the database hold.
-func (w *world) held(t stack.TB) int { t.Helper(); return w.count(t, "select count(*) "+heldLocks) }
+func (w *world) held(t testing.TB) int { t.Helper(); return w.count(t, "select count(*) "+heldLocks) }

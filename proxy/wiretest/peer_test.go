@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -29,13 +30,13 @@ func newPeer(pl *place, c *stack.Client) *peer {
 }
 
 // dial connects to host:port or to a socket's path.
-func dial(t stack.TB, pl *place, addr string) *peer {
+func dial(t testing.TB, pl *place, addr string) *peer {
 	t.Helper()
 	return newPeer(pl, stack.Dial(t, addr))
 }
 
 // login opens a session and waits until it may send queries.
-func login(t stack.TB, pl *place, addr string, params ...string) *peer {
+func login(t testing.TB, pl *place, addr string, params ...string) *peer {
 	t.Helper()
 	return newPeer(pl, stack.Login(t, addr, pl.Name, params...))
 }

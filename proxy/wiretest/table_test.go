@@ -30,7 +30,7 @@ type script struct {
 
 // run runs the script once and returns all that the client saw, and what the
 // table t held in the end.
-func (s *script) run(t stack.TB, pl *place, addr string, cut cut, by carrier) []string {
+func (s *script) run(t testing.TB, pl *place, addr string, cut cut, by carrier) []string {
 	t.Helper()
 	pl.Exec(t, "TRUNCATE public.t; ALTER SEQUENCE public.numbers RESTART; DROP SCHEMA IF EXISTS x CASCADE; CREATE SCHEMA x")
 	if s.setup != "" {

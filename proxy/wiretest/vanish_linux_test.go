@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -48,7 +47,7 @@ func TestAClientThatVanishesIsNoticed(t *testing.T) {
 
 // vanish makes the kernel drop all that comes for a socket, before anything could
 // acknowledge it, as if the cable were pulled.
-func vanish(t stack.TB, conn *net.TCPConn) {
+func vanish(t testing.TB, conn *net.TCPConn) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
 	if err != nil {
