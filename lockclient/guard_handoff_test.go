@@ -210,33 +210,6 @@ func TestGuardingThroughAProxyThatLetsPass(t *testing.T) {
 	}
 }
 
-// A standby may not know of the last grant.
-func TestAStandbyGuardsNothing(t *testing.T) {
-	ctx := t.Context()
-	_, admin := startPostgres(t)
-	client := newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: admin}}})
-	lease := acquire(t, client)
-	standby, err := suite.Server(t, 0).StartStandby(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
-	url := standby.URL(admin.Config().Database)
-	for _, use := range []func(*guarded){
-		func(g *guarded) { g.usePgx(t) },
-		func(g *guarded) { g.useSQL(t, "pgx") },
-		func(g *guarded) { g.useSQL(t, "postgres") },
-	} {
-		g := &guarded{url: url}
-		use(g)
-		err := g.guard(ctx, lease, within, unexpected(t))
-		wantOutcome(t, err, lockclient.ErrNotBegun)
-		if !strings.Contains(err.Error(), "read-write mode during recovery") {
-			t.Error(err)
-		}
-	}
-}
-
 // Watching a connection does not change it, with TLS as well; and when the server fails,
 // the lock is released.
 func TestAServerThatFailsDuringTheEffect(t *testing.T) {
@@ -300,31 +273,6 @@ func TestANetworkThatFailsDuringTheEffect(t *testing.T) {
 				t.Errorf("it learned of it when its time was over: %v", err)
 			}
 			network.Restore()
-		})
-	}
-}
-
-// A proxy that lets what carries no fence only read keeps no use of a token from being
-// recorded.
-func TestAGuardCountsThroughAProxyThatRejects(t *testing.T) {
-	for way, use := range map[string]func(*guarded, *testing.T){
-		"pgx": (*guarded).usePgx, "lib/pq": func(g *guarded, t *testing.T) { g.useSQL(t, "postgres") },
-	} {
-		t.Run(way, func(t *testing.T) {
-			g := newGuarded(t, "pgx")
-			front := stack.Proxy(t, suite.Server(t, 0), proxy.Options{UnfencedWrites: proxy.Reject})
-			name := g.admin.Config().Database
-			g.url = "postgres://app_" + name + "@" + front + "/" + name + "?sslmode=disable"
-			use(g, t)
-			lease := acquire(t, g.client(t))
-			stack.MustExec(t, g.admin, "UPDATE wirefence.resource_locks SET reuse = 'once'")
-			nothing := func(context.Context) error { return nil }
-			if err := g.guard(t.Context(), lease, within, nothing); err != nil {
-				t.Error(err)
-			}
-			if err := g.guard(t.Context(), lease, within, nothing); !errors.Is(err, lockclient.ErrNotBegun) || !fence.IsReused(err) {
-				t.Error(err)
-			}
 		})
 	}
 }

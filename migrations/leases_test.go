@@ -5,16 +5,11 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/wirefence/wirefence/internal/servers"
-	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/migrations"
 )
 
 // attempt is the answer of wirefence.acquire.
@@ -59,69 +54,6 @@ const (
 	releaseSQL = "SELECT wirefence.release($1, $2)"
 )
 
-func TestALeaseBySQL(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		one, two := db.as(t, "issuer"), db.as(t, "issuer")
-		grant, token := win(t, one, "orders", "worker-a", time.Minute)
-		if token != 1 || db.lastToken(t, "orders") != 1 {
-			t.Errorf("token %d, sealed %d", token, db.lastToken(t, "orders"))
-		}
-		wantHeldBy(t, two, "orders", "worker-a")
-		for _, c := range []struct {
-			sql, grant string
-			want       bool
-		}{
-			{renewSQL, grant, true}, {renewSQL, "another", false}, {releaseSQL, "another", false},
-			{releaseSQL, grant, true}, {releaseSQL, grant, false}, {renewSQL, grant, false},
-		} {
-			if got := value[bool](t, one, c.sql, "orders", c.grant); got != c.want {
-				t.Errorf("%s by %s: %v", c.sql, c.grant, got)
-			}
-		}
-		other, token := win(t, two, "orders", "worker-b", time.Minute)
-		if token != 2 || other == grant {
-			t.Errorf("token %d, grant %s after %s", token, other, grant)
-		}
-		wantCode(t, exec(db.app(t), "SELECT wirefence.check('orders=1')"), "WF001")
-		wantCode(t, exec(db.app(t), "SELECT wirefence.check('orders=2')"), "")
-	})
-}
-
-// An acquire whose answer was lost is repeated with its grant id.
-func TestAcquireIsRepeatedByItsGrant(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		conn := db.as(t, "issuer")
-		for want := int64(1); want <= 2; want++ {
-			a, err := tryAcquire(conn, "orders", "worker-a", time.Minute, "grant 7")
-			if err != nil || a.Token == nil || *a.Token != want || *a.Grant != "grant 7" {
-				t.Fatalf("%+v, %v, want token %d", a, err, want)
-			}
-		}
-		wantHeldBy(t, conn, "orders", "worker-a")
-	})
-}
-
-func TestAnExpiredLeaseHindersNobodyAndStaysLost(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		conn := db.as(t, "issuer")
-		for _, sql := range []string{renewSQL, releaseSQL} {
-			grant, _ := win(t, conn, "orders", "worker-a", time.Minute)
-			mustExec(t, db.admin(t), "UPDATE wirefence.leases SET expires_at = clock_timestamp()")
-			if value[bool](t, conn, sql, "orders", grant) {
-				t.Errorf("%s: an expired lease is held", sql)
-			}
-			next, _ := win(t, conn, "orders", "worker-b", time.Minute)
-			if value[bool](t, conn, sql, "orders", grant) {
-				t.Errorf("%s: the former holder has the lease", sql)
-			}
-			wantHeldBy(t, conn, "orders", "worker-b")
-			if !value[bool](t, conn, releaseSQL, "orders", next) {
-				t.Error("not released")
-			}
-		}
-	})
-}
-
 func TestLeaseArgumentsOutOfRange(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		conn := db.as(t, "issuer")
@@ -154,43 +86,6 @@ func TestLeaseArgumentsOutOfRange(t *testing.T) {
 			t.Errorf("%d leases are left", n)
 		}
 		mustExec(t, conn, "SELECT wirefence.acquire(repeat('x', 255), repeat('x', 255), '1 s', repeat('x', 255))")
-	})
-}
-
-func TestOneOfManyAcquiresWins(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		var conns []*pgx.Conn
-		for range 8 {
-			conns = append(conns, db.as(t, "issuer"))
-		}
-		admin := db.admin(t)
-		for round := range 10 {
-			if round > 5 { // also where a former lease has expired
-				mustExec(t, admin, "UPDATE wirefence.leases SET expires_at = clock_timestamp()")
-			} else {
-				mustExec(t, admin, "DELETE FROM wirefence.leases")
-			}
-			wins := make(chan int64, len(conns))
-			var all sync.WaitGroup
-			for i, conn := range conns {
-				all.Go(func() {
-					a, err := tryAcquire(conn, "orders", fmt.Sprint("worker-", i), time.Minute)
-					if err != nil {
-						t.Error(err)
-					}
-					if a.Token != nil {
-						wins <- *a.Token
-					}
-				})
-			}
-			all.Wait()
-			if len(wins) != 1 {
-				t.Fatalf("round %d: %d winners", round, len(wins))
-			}
-			if token := <-wins; token != int64(round+1) {
-				t.Errorf("round %d: token %d", round, token)
-			}
-		}
 	})
 }
 
@@ -229,21 +124,6 @@ func TestAcquireSealsBeforeItReturns(t *testing.T) {
 	})
 }
 
-func TestAcquireEndsAnOlderTransaction(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		mustExec(t, db.admin(t), "UPDATE wirefence.resource_locks SET preempt_after = '100 ms'")
-		zombie := db.zombie(t, "orders=34")
-		_, token := win(t, db.as(t, "issuer"), "orders", "worker-b", time.Minute)
-		if token != 35 {
-			t.Errorf("token %d", token)
-		}
-		if zombie() == nil {
-			t.Error("the zombie committed")
-		}
-	})
-}
-
 // A notice contains no name, since every role may listen.
 func TestAReleaseIsNoticed(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
@@ -267,40 +147,6 @@ func wantNotice(t *testing.T, listener *pgx.Conn, resource string) {
 	if want := fmt.Sprintf("%x", sha256.Sum256([]byte(resource))); notice.Payload != want {
 		t.Errorf("notice %q, want %q", notice.Payload, want)
 	}
-}
-
-// A crash frees every lease, and the tokens continue.
-func TestACrashFreesLeasesAndKeepsTokens(t *testing.T) {
-	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) {
-		server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(server.Close)
-		db := database{server, "postgres"}
-		if err := migrations.Apply(t.Context(), db.admin(t), nil); err != nil {
-			t.Fatal(err)
-		}
-		var last int64
-		for range 2 {
-			conn := db.admin(t)
-			mustExec(t, conn, "SET synchronous_commit = off")
-			grant, token := win(t, conn, "orders", "worker-a", time.Hour)
-			if token <= last {
-				t.Fatalf("token %d after %d", token, last)
-			}
-			last = token
-			wantHeldBy(t, conn, "orders", "worker-a")
-			server.Kill()
-			if err := server.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			conn = db.admin(t)
-			if value[bool](t, conn, renewSQL, "orders", grant) {
-				t.Error("a lease came through the crash")
-			}
-		}
-	})
 }
 
 // A renewal that came in time but commits late still succeeds: the rival that saw the

@@ -229,21 +229,6 @@ func TestAGuardedCommandIsEndedWhenItsCheckIsLost(t *testing.T) {
 	}
 }
 
-// On a network that swallows everything the loss is noticed, too.
-func TestAGuardedCommandIsEndedWhenTheNetworkFails(t *testing.T) {
-	t.Parallel()
-	_, settings := fenced(t)
-	link, err := servers.StartLink(postgres(t).Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
-	r := startEffect(t, []string{strings.Replace(settings[0], postgres(t).Addr(), link.Addr(), 1)}, "exec sleep 60")
-	link.Hold()
-	r.end(t).expect(t, 76, "lost")
-	link.Restore()
-}
-
 func TestASignalEndsTheGuardedCommand(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL} {
@@ -281,27 +266,5 @@ func TestAFrozenGuardEnds(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	r.signal(t, syscall.SIGCONT)
-	r.end(t).expect(t, 76, "lost")
-}
-
-// Through the proxy it is the same, whether the session carries a fence as well or not.
-func TestGuardingThroughTheProxy(t *testing.T) {
-	t.Parallel()
-	url, _ := fenced(t)
-	p := startProxy(t, url)
-	preemptAfter(t, url, "1 minute")
-	through := strings.Replace(p.url, "postgres@", "checker@", 1)
-	for _, carried := range []string{"", "-c wirefence.token=orders=34"} {
-		settings := []string{"WIREFENCE_DATABASE_URL=" + through, "PGOPTIONS=" + carried}
-		wirefence(t, settings, "check", "orders=34").expect(t, 0)
-		wirefence(t, settings, "guard", "orders=34", "--", "sh", "-c", "sleep 1.5; exit 3").expect(t, 3)
-		wirefence(t, settings, "guard", "orders=33", "--", "true").expect(t, 10, "WF001")
-	}
-	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + through, "PGOPTIONS=-c wirefence.token=orders=33"}, "guard", "orders=33", "--", "true").expect(t, 10, "WF001")
-	r := startEffect(t, []string{"WIREFENCE_DATABASE_URL=" + through}, "exec sleep 60")
-	preemptAfter(t, url, "100 ms")
-	if err := <-sealing(t, url); err != nil {
-		t.Error(err)
-	}
 	r.end(t).expect(t, 76, "lost")
 }
