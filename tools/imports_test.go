@@ -24,6 +24,7 @@ var imports = []struct {
 	{"cmd/wirefence/a.go", "flag", ""},
 	{"cmd/wirefence/a.go", "log", ""},
 	{"bench/a.go", "flag", ""},
+	{"proxy/internal/rules/mutations/a.go", "flag", ""},
 
 	{"fence/a.go", "net", ""},
 	{"fence/a.go", module + "/migrations", "fence"},
