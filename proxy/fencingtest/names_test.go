@@ -13,7 +13,7 @@ import (
 const goodName, badName = "wirefence:orders=34~nightly job", "wirefence:orders=33~nightly job"
 
 // carriesNames lets fences in application_name count, or not.
-func (w *world) carriesNames(t stack.TB, counts string) {
+func (w *world) carriesNames(t testing.TB, counts string) {
 	t.Helper()
 	w.Exec(t, "select wirefence.set_carry_name("+counts+", 'a test')")
 }
