@@ -15,12 +15,6 @@ COMMENT ON TABLE wirefence.leases IS 'The leases of the PostgreSQL store: the ho
 
 GRANT SELECT ON wirefence.leases TO wirefence_issuer;
 
--- lease_key returns the key of the advisory lock that the winner of a lease holds until its
--- transaction ends.
-CREATE FUNCTION wirefence.lease_key(resource text) RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN hashtextextended(resource COLLATE "C", 7308324466020180333);
-
 -- check_lease_text raises 22023 for a text that is empty or too long.
 CREATE FUNCTION wirefence.check_lease_text(what text, name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -99,6 +93,25 @@ BEGIN
 END
 $$;
 
+-- take_lease writes the row of a lease if that is free, ahead of the seal: a late renewal of the
+-- former holder either succeeds, and nothing is sealed, or finds the lease taken. The winner may wait
+-- long in its seal, and other callers get their answer at once: the lock of the row tells them, which
+-- no stranger can take.
+CREATE FUNCTION wirefence.take_lease(resource text, holder text, ttl interval, grant_hash text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms'
+AS $$
+BEGIN
+    INSERT INTO wirefence.leases AS l (resource_id, grant_hash, holder, expires_at)
+    VALUES (resource, take_lease.grant_hash, take_lease.holder, clock_timestamp() + ttl)
+    ON CONFLICT (resource_id) DO UPDATE
+    SET grant_hash = excluded.grant_hash, holder = excluded.holder, expires_at = excluded.expires_at
+    WHERE l.grant_hash = excluded.grant_hash OR l.expires_at <= clock_timestamp();
+    RETURN FOUND;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
+
 CREATE FUNCTION wirefence.acquire_hashed(resource text, holder text, ttl interval, grant_hash text,
                                          OUT token bigint, OUT expires_at timestamptz, OUT held_by text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -112,23 +125,9 @@ BEGIN
     PERFORM wirefence.check_lease_text('a holder', holder);
     PERFORM wirefence.check_ttl(ttl);
     -- A caller that can't win takes no lock, so it blocks nobody.
-    SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l
-    WHERE l.resource_id = resource AND l.grant_hash <> acquire_hashed.grant_hash AND l.expires_at > clock_timestamp();
-    IF FOUND THEN
-        RETURN;
-    -- The winner may wait long in its seal; other callers get their answer at once.
-    ELSIF NOT pg_try_advisory_xact_lock(wirefence.lease_key(resource)) THEN
-        RETURN;
-    END IF;
-    -- The row is written before the seal: a late renewal of the former holder either succeeds,
-    -- and nothing is sealed, or finds the lease taken.
-    INSERT INTO wirefence.leases AS l (resource_id, grant_hash, holder, expires_at)
-    VALUES (resource, acquire_hashed.grant_hash, acquire_hashed.holder, clock_timestamp() + ttl)
-    ON CONFLICT (resource_id) DO UPDATE
-    SET grant_hash = excluded.grant_hash, holder = excluded.holder, expires_at = excluded.expires_at
-    WHERE l.grant_hash = excluded.grant_hash OR l.expires_at <= clock_timestamp();
-    IF NOT FOUND THEN
-        SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l WHERE l.resource_id = resource;
+    IF EXISTS (SELECT FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.grant_hash <> acquire_hashed.grant_hash AND l.expires_at > clock_timestamp())
+       OR NOT wirefence.take_lease(resource, holder, ttl, acquire_hashed.grant_hash) THEN
+        SELECT l.holder, l.expires_at INTO held_by, expires_at FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.expires_at > clock_timestamp();
         RETURN;
     END IF;
     token := wirefence.seal_next_token(resource, acquire_hashed.holder);
@@ -248,21 +247,15 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     FOR round IN 1..20 LOOP
-        IF pg_try_advisory_xact_lock(wirefence.lease_key(resource)) THEN
-            DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource;
-        ELSE
-            DELETE FROM wirefence.leases AS l
-            USING (SELECT f.grant_hash FROM wirefence.leases AS f WHERE f.resource_id = resource FOR UPDATE SKIP LOCKED) AS free
-            WHERE l.resource_id = resource AND l.grant_hash = free.grant_hash;
-            IF NOT FOUND THEN
-                PERFORM pg_sleep(0.005);
-                CONTINUE;
-            END IF;
-        END IF;
+        DELETE FROM wirefence.leases AS l
+        USING (SELECT f.grant_hash FROM wirefence.leases AS f WHERE f.resource_id = resource FOR UPDATE SKIP LOCKED) AS free
+        WHERE l.resource_id = resource AND l.grant_hash = free.grant_hash;
         IF FOUND THEN
             PERFORM pg_notify('wirefence_released', wirefence.release_notice(resource));
+            RETURN;
         END IF;
-        RETURN;
+        EXIT WHEN NOT EXISTS (SELECT FROM wirefence.leases AS l WHERE l.resource_id = resource);
+        PERFORM pg_sleep(0.005);
     END LOOP;
 END
 $$;

@@ -70,9 +70,9 @@ BEGIN
     IF wirefence.citus_group() IS NOT NULL THEN
         RAISE feature_not_supported USING MESSAGE = 'resources cannot be forgotten where each node of Citus has the tokens';
     END IF;
-    -- An acquire has the first key from its begin on, and each other user of the resource the second.
-    is_free := pg_try_advisory_xact_lock(wirefence.lease_key(resource)) AND pg_try_advisory_xact_lock(wirefence.lock_key(resource));
-    SELECT l.* INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource FOR UPDATE; -- an operator's change takes no other lock
+    is_free := pg_try_advisory_xact_lock(wirefence.lock_key(resource));
+    PERFORM FROM wirefence.resource_locks AS l WHERE is_free AND l.resource_id = resource FOR UPDATE; -- an operator's change takes no other lock
+    SELECT l.* INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
     IF NOT FOUND THEN
         RETURN true;
     ELSIF wirefence.is_forgotten(known) THEN
@@ -80,7 +80,7 @@ BEGIN
         IF NOT is_free OR NOT wirefence.is_seen_by_all(writer) THEN
             RETURN false;
         END IF;
-        DELETE FROM wirefence.leases AS l WHERE l.resource_id = resource AND l.expires_at <= clock_timestamp();
+        PERFORM wirefence.end_lease(resource);
         DELETE FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
         RETURN true;
     END IF;

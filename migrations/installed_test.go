@@ -51,7 +51,7 @@ var driftRounds = [][]drifted{{
 	{"CREATE OR REPLACE FUNCTION wirefence.lock_key(resource text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN hashtextextended(resource COLLATE \"C\", 1)",
 		"function wirefence.lock_key(text)", "its body was changed"},
 	{"ALTER FUNCTION wirefence.seal(text, bigint, text, text) SECURITY INVOKER", "function wirefence.seal(text, bigint, text, text)", "not SECURITY DEFINER"},
-	{"ALTER FUNCTION wirefence.lease_key(text) SECURITY DEFINER", "function wirefence.lease_key(text)", "made SECURITY DEFINER"},
+	{"ALTER FUNCTION wirefence.high(bigint) SECURITY DEFINER", "function wirefence.high(bigint)", "made SECURITY DEFINER"},
 	{"ALTER FUNCTION wirefence.read_rows(text) RESET search_path", "function wirefence.read_rows(text)", "its settings are none, not search_path=pg_catalog, pg_temp"},
 	{"ALTER FUNCTION wirefence.lock_exclusive(text, bigint, text, interval, boolean) SET lock_timeout = '1s'", "function wirefence.lock_exclusive(text, bigint, text, interval, boolean)", "its settings are"},
 	{"ALTER FUNCTION wirefence.revoke(text) OWNER TO postgres", "function wirefence.revoke(text)", "it belongs to postgres"},

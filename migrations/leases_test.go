@@ -89,6 +89,25 @@ func TestLeaseArgumentsOutOfRange(t *testing.T) {
 	})
 }
 
+// Any role may take an advisory lock, so none that an acquire takes stops the next one.
+func TestAStrangersLocksStopNoAcquire(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		issuer, stranger := db.as(t, "issuer"), db.app(t)
+		mustExec(t, issuer, "BEGIN")
+		grant, _ := win(t, issuer, "orders", "a", time.Minute)
+		takes := column[string](t, db.admin(t), fmt.Sprintf(`SELECT CASE objsubid WHEN 1 THEN format('SELECT pg_advisory_lock(%%s)', classid::bigint << 32 | objid::bigint)
+			ELSE format('SELECT pg_advisory_lock(%%s, %%s)', classid::integer, objid::integer) END FROM pg_locks WHERE pid = %d AND locktype = 'advisory'`, issuer.PgConn().PID()))
+		mustExec(t, issuer, "COMMIT; SELECT wirefence.release('orders', '"+grant+"')")
+		for _, take := range takes {
+			mustExec(t, stranger, take)
+		}
+		if len(takes) == 0 {
+			t.Error("an acquire takes no lock")
+		}
+		win(t, issuer, "orders", "b", time.Minute)
+	})
+}
+
 // The winner waits for a writer with the older token. Meanwhile other callers get an
 // answer at once, and the lease has its whole ttl after the wait.
 //
