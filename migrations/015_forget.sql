@@ -8,13 +8,14 @@
 -- every snapshot that may still be read shows the mark.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- guard_may_name reports whether a declared guard names a resource, or may do so by its template.
+-- guard_may_name reports whether a declared guard names a resource, or may do so by its template. A
+-- template that begins with a column does not count: any role could keep all rows by such a guard.
 CREATE FUNCTION wirefence.guard_may_name(resource text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT EXISTS (
         SELECT FROM wirefence.guards AS named
-        WHERE CASE WHEN named.template THEN guard_may_name.resource LIKE (
+        WHERE CASE WHEN named.template THEN named.resource !~ '^[{][^{]' AND guard_may_name.resource LIKE (
                         SELECT string_agg(CASE WHEN p.is_column THEN '%' ELSE regexp_replace(p.part, '([\\%_])', '\\\1', 'g') END, '' ORDER BY p.place)
                         FROM wirefence.name_parts(named.resource) WITH ORDINALITY AS p(part, is_column, place))
                    ELSE guard_may_name.resource = named.resource COLLATE "C" END)

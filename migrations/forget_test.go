@@ -182,7 +182,8 @@ func TestWhatIsNotForgotten(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		admin, app, issuer := db.admin(t), db.app(t), db.as(t, "issuer")
 		mustExec(t, admin, `CREATE TABLE reports (tenant text NOT NULL, id int NOT NULL); CREATE TABLE bills (id int);
-			SELECT wirefence.protect('reports', 'report_%:{tenant}:{id}'), wirefence.protect('bills', 'bills')`)
+			SELECT wirefence.protect('reports', 'report_%:{tenant}:{id}'), wirefence.protect('bills', 'bills'); GRANT CREATE ON SCHEMA public TO app`)
+		mustExec(t, app, "CREATE TABLE strangers (name text); SELECT wirefence.protect('strangers', '{name}'), wirefence.check('advances=1')")
 		for _, name := range []string{"report_%:acme:17", "report_%:acme", "reportx%:acme:17", "bills", "used", "held", "leased", "expired", "set", "once", "free", "meanwhile"} {
 			seal(t, issuer, name, 3)
 		}
@@ -192,9 +193,9 @@ func TestWhatIsNotForgotten(t *testing.T) {
 		holder := db.app(t)
 		mustExec(t, holder, "SET wirefence.token = 'held=3'")
 		mustExec(t, holder, holdSQL, nil)
-		mustExec(t, app, "BEGIN; SELECT wirefence.check('used=3')")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('used=3'), wirefence.check('advances=2')")
 		for name, state := range map[string]string{
-			"report_%:acme:17": "55000", "report_%:acme": "", "reportx%:acme:17": "", "bills": "55000", "used": "55000", "held": "55000", "leased": "55000",
+			"report_%:acme:17": "55000", "report_%:acme": "", "reportx%:acme:17": "", "bills": "55000", "used": "55000", "advances": "55000", "held": "55000", "leased": "55000",
 			"expired": "", "set": "55000", "once": "55000", "high": "55000", "declared": "55000", "free": "", "never": "",
 		} {
 			if got := code(exec(issuer, "SELECT wirefence.forget($1)", name)); got != state {
@@ -208,7 +209,7 @@ func TestWhatIsNotForgotten(t *testing.T) {
 		if n := value[int](t, issuer, "SELECT count(*) FROM wirefence.forgettable('1 hour') WHERE NOT forgotten"); n != 0 {
 			t.Errorf("%d resources are listed as unused for an hour", n)
 		}
-		if got := column[string](t, issuer, "SELECT resource FROM wirefence.forgettable('0') WHERE NOT forgotten"); len(got) != 2 { // held and used: only forget sees that
+		if got := column[string](t, issuer, "SELECT resource FROM wirefence.forgettable('0') WHERE NOT forgotten"); len(got) != 3 { // advances, held and used: only forget sees that
 			t.Errorf("listed: %q", got)
 		}
 		mustExec(t, issuer, "SELECT wirefence.forget(resource) FROM wirefence.forgettable('1 hour')")
