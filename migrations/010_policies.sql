@@ -80,7 +80,7 @@ $$;
 CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                            advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
                                            mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 DECLARE
     declared wirefence.resource_locks;
@@ -142,7 +142,7 @@ $$;
 CREATE FUNCTION wirefence.set_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                        advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
                                        last_token bigint DEFAULT NULL, mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 DECLARE
     known wirefence.resource_locks;
@@ -232,9 +232,10 @@ $$;
 
 -- set_failover sets whether a promotion invalidates tokens, for all resources without a
 -- setting of their own, and for those that are recorded later. It returns the setting with
--- its value before and after.
+-- its value before and after. A transaction that has advanced a resource keeps its row locked, for as
+-- long as it likes: set_failover gives up, so that the rows it has locked itself block no seal.
 CREATE FUNCTION wirefence.set_failover(failover text, reason text) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 DECLARE
     former text;
@@ -251,6 +252,11 @@ BEGIN
     settings := jsonb_build_object('failover', jsonb_build_array(former, failover));
     INSERT INTO wirefence.resource_changes (resource_id, reason, settings) VALUES (NULL, reason, settings);
     RETURN settings;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE lock_not_available USING
+        MESSAGE = 'cannot change all resources now',
+        DETAIL = 'A transaction that was the first to use a token is still open.',
+        HINT = 'Try again when it has ended. SELECT * FROM wirefence.idle_holders() shows the sessions that hold resources.';
 END
 $$;
 

@@ -145,6 +145,21 @@ func TestAPolicyIsSetBesideWriters(t *testing.T) {
 	})
 }
 
+// An open advance has its row locked. A change that needs the row gives up before it blocks others.
+func TestAChangeWaitsForNoAdvance(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app, issuer := db.app(t), db.as(t, "issuer")
+		mustExec(t, app, "SELECT wirefence.check('orders=1')")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=2')")
+		mustExec(t, issuer, "SET statement_timeout = '20 s'")
+		for _, change := range []string{"set_failover('trust', 'why')", "set_resource('orders', 'why', reuse => 'once')", "declare_resource('orders', 'why')"} {
+			wantCode(t, exec(issuer, "SELECT wirefence."+change), "55P03")
+		}
+		mustExec(t, app, "COMMIT")
+		mustExec(t, issuer, "SELECT wirefence.set_failover('trust', 'why')")
+	})
+}
+
 // The source changes while the first user of the old one is active.
 func TestSetResourceBesideAFirstUse(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
