@@ -100,14 +100,13 @@ AS $$
     WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock';
 $$;
 
--- may_end reports whether an advance on use may end a backend: that of its own login, which could do
--- it by itself. A superuser's session may run somebody else's code, as ANALYZE does with the functions
--- of an index, so there it may end none.
-CREATE FUNCTION wirefence.may_end(holder_pid integer) RETURNS boolean
+-- may_end reports whether a role may end a backend by itself, as far as wirefence_owner can do it for
+-- the role.
+CREATE FUNCTION wirefence.may_end(caller text, holder_pid integer) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT EXISTS (SELECT FROM pg_stat_activity AS a JOIN pg_roles AS r ON r.oid = a.usesysid
-                   WHERE a.pid = holder_pid AND r.rolname = session_user AND NOT r.rolsuper)
+                   WHERE a.pid = holder_pid AND pg_has_role(caller, r.oid, 'USAGE') AND NOT r.rolsuper)
 $$;
 
 -- blocking_holders lists the backends that block a takeover with a token; a null token
@@ -333,8 +332,8 @@ $$;
 -- terminates idle backends, if it has the right. From stage 2 on, when preempt_after has
 -- passed, it terminates the backends that it saw in the same transaction one wait before. In
 -- stage 3 it terminates every backend that it saw before. A takeover that no issuer makes, an
--- advance on use, terminates only backends of its own login.
-CREATE FUNCTION wirefence.inspect_holders(resource text, token bigint, seen text[], stage integer, issuing boolean) RETURNS text[]
+-- advance on use, terminates only backends that its caller may end.
+CREATE FUNCTION wirefence.inspect_holders(resource text, token bigint, seen text[], stage integer, caller text) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -347,7 +346,7 @@ BEGIN
         FROM wirefence.blocking_holders(resource, token) AS w
     LOOP
         present := present || ARRAY[holder.backend, holder.transaction];
-        CONTINUE WHEN stage = 0 OR NOT issuing AND holder.pid IS NOT NULL AND NOT wirefence.may_end(holder.pid);
+        CONTINUE WHEN stage = 0 OR caller IS NOT NULL AND holder.pid IS NOT NULL AND NOT wirefence.may_end(caller, holder.pid);
         IF stage >= 3 AND holder.backend = ANY (seen) THEN
             PERFORM wirefence.end_holder(resource, holder.pid, holder.virtualtransaction, NULL);
         ELSIF stage >= 2 AND holder.transaction = ANY (seen) THEN
@@ -386,7 +385,7 @@ $$;
 
 -- refuse_advance raises 55P03 if a holder blocks an advance on use that may not end it, and was seen
 -- in the same transaction one wait before.
-CREATE FUNCTION wirefence.refuse_advance(resource text, token bigint, seen text[]) RETURNS void
+CREATE FUNCTION wirefence.refuse_advance(resource text, token bigint, seen text[], caller text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -395,12 +394,12 @@ BEGIN
     PERFORM pg_stat_clear_snapshot();
     SELECT string_agg('process ' || w.pid || ' of role ' || a.usename, ', ' ORDER BY w.pid) INTO blocking
     FROM wirefence.blocking_holders(resource, token) AS w JOIN pg_stat_activity AS a ON a.pid = w.pid -- others are gone by now
-    WHERE NOT wirefence.may_end(w.pid) AND (w.is_idle OR concat_ws(' ', w.pid, w.backend_start, w.virtualtransaction) = ANY (seen))
+    WHERE NOT wirefence.may_end(caller, w.pid) AND (w.is_idle OR concat_ws(' ', w.pid, w.backend_start, w.virtualtransaction) = ANY (seen))
       AND (a.state <> 'active' OR wirefence.announced(resource, w.virtualtransaction) IS NULL) IS NOT FALSE; -- a takeover under way ends by itself
     IF blocking IS NOT NULL THEN
         RAISE lock_not_available USING
             MESSAGE = 'could not take over resource ' || wirefence.quote_name(resource),
-            DETAIL = 'It is held by ' || blocking || ', whose sessions role ' || session_user || ' may not end.' || wirefence.describe_ended(),
+            DETAIL = 'It is held by ' || blocking || ', whose sessions role ' || caller || ' may not end.' || wirefence.describe_ended(),
             HINT = 'Retry the transaction later, or let an issuer grant the token: its seal ends the holders.';
     END IF;
 END
@@ -414,10 +413,10 @@ $$;
 -- preempt_after bounds the takeover instead of the session's lock_timeout. Only where
 -- preempt_after is unlimited does lock_timeout bound it.
 --
--- An advance on use, for which issuing is false, gives up after preempt_after if it may not end a
--- holder. Where it has waited inside a trigger, the statement that fired that has a snapshot from
--- before the last holder's commit.
-CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval, issuing boolean DEFAULT true) RETURNS boolean
+-- An advance on use has a caller, and gives up after preempt_after if that may not end a holder. Where
+-- it has waited inside a trigger, the statement that fired that may have a snapshot from before the last
+-- holder's commit.
+CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval, caller text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -443,13 +442,13 @@ BEGIN
                 HINT = 'Retry the transaction.';
         END IF;
         known := wirefence.take_wanted_key(resource);
-        seen := wirefence.inspect_holders(resource, token, '{}', 0, issuing);
+        seen := wirefence.inspect_holders(resource, token, '{}', 0, caller);
         LOOP
             SELECT q.deadlocks, q.granted INTO deadlocks, granted
             FROM wirefence.wait_for_lock(resource, true, wirefence.next_wait(looks, preempt_at, deadline), deadlocks) AS q;
             EXIT WHEN granted;
             IF wirefence.superseded(resource, token, source) THEN
-                EXIT WHEN NOT issuing AND pg_trigger_depth() > 0;
+                EXIT WHEN caller IS NOT NULL AND pg_trigger_depth() > 0;
                 RETURN false;
             ELSIF clock_timestamp() > deadline AND preempt_after IS NULL THEN
                 RAISE lock_not_available USING
@@ -463,14 +462,14 @@ BEGIN
             END IF;
             looks := looks + 1;
             IF clock_timestamp() >= preempt_at THEN
-                PERFORM wirefence.refuse_advance(resource, token, seen) WHERE NOT issuing;
+                PERFORM wirefence.refuse_advance(resource, token, seen, caller) WHERE caller IS NOT NULL;
                 stage := least(stage + 1, 3);
                 looks := 2;
             END IF;
-            seen := wirefence.inspect_holders(resource, token, seen, CASE WHEN known OR stage > 1 OR looks > 3 THEN stage ELSE 0 END, issuing);
+            seen := wirefence.inspect_holders(resource, token, seen, CASE WHEN known OR stage > 1 OR looks > 3 THEN stage ELSE 0 END, caller);
             known := wirefence.take_wanted_key(resource);
         END LOOP;
-        IF NOT issuing AND pg_trigger_depth() > 0 THEN
+        IF caller IS NOT NULL AND pg_trigger_depth() > 0 THEN
             RAISE serialization_failure USING
                 MESSAGE = 'could not serialize access to a fenced resource',
                 DETAIL = 'The statement waited for former holders of resource ' || wirefence.quote_name(resource) || ', and does not see what they committed.',

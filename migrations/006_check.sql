@@ -176,7 +176,7 @@ $$;
 -- key, the exclusive lock comes first. It chooses the mode by the row, read without a lock:
 -- if two first writers upgraded from shared to exclusive, they would deadlock. It returns the
 -- names that it locked exclusively, or null if a token was superseded during a wait.
-CREATE FUNCTION wirefence.take_locks(resources text[], tokens bigint[], sources text[]) RETURNS text[]
+CREATE FUNCTION wirefence.take_locks(resources text[], tokens bigint[], sources text[], caller text) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -196,7 +196,7 @@ BEGIN
             IF NOT pg_try_advisory_xact_lock_shared(pair.key) THEN
                 PERFORM wirefence.wait_for_shared_lock(pair.resource);
             END IF;
-        ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after, false) THEN
+        ELSIF NOT wirefence.lock_exclusive(pair.resource, pair.token, pair.source, pair.preempt_after, caller) THEN
             RETURN NULL;
         ELSE
             owned := owned || pair.resource;
@@ -230,7 +230,7 @@ $$;
 -- SERIALIZABLE it reads the row FOR SHARE, which raises 40001 if the snapshot is out of date.
 -- A READ ONLY transaction can lock no row, so there require_newest does that. It advances
 -- nothing.
-CREATE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void
+CREATE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[], caller text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -242,7 +242,7 @@ DECLARE
 BEGIN
     WHILE owned IS NULL LOOP
         PERFORM wirefence.refuse_stale(resources, tokens, sources);
-        owned := wirefence.take_locks(resources, tokens, sources);
+        owned := wirefence.take_locks(resources, tokens, sources, caller);
     END LOOP;
     FOR i IN 1 .. cardinality(resources) LOOP
         IF writable AND snapshot THEN
@@ -361,10 +361,10 @@ BEGIN
 END
 $$;
 
--- check_all checks every token of a fence, from an argument or from the session; null
--- is no fence. It has no block with EXCEPTION, because the end of such a block would make the
+-- check_all checks every token of a fence for a caller; null is no fence. It has no block with
+-- EXCEPTION, because the end of such a block would make the
 -- transaction READ WRITE again. On a standby it does nothing.
-CREATE FUNCTION wirefence.check_all(carried text, default_resource text, required boolean DEFAULT false, shadow boolean DEFAULT false) RETURNS text
+CREATE FUNCTION wirefence.check_all(carried text, default_resource text, required boolean, shadow boolean, caller text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -387,7 +387,7 @@ BEGIN
     IF pairs.resources IS NULL THEN
         NULL;
     ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
-        PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources);
+        PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources, caller);
     ELSE
         SELECT array_agg(u.resource) FILTER (WHERE l.mode = 'shadow') AS resources, array_agg(u.token) FILTER (WHERE l.mode = 'shadow') AS tokens,
                array_agg(u.source) FILTER (WHERE l.mode = 'shadow') AS sources
@@ -400,7 +400,7 @@ BEGIN
         FROM unnest(pairs.resources, pairs.tokens, pairs.sources) WITH ORDINALITY AS u(resource, token, source, place)
         WHERE u.resource <> ALL (coalesce(shadowed.resources, '{}'));
         IF enforced.resources IS NOT NULL THEN
-            PERFORM wirefence.judge(enforced.resources, enforced.tokens, enforced.sources);
+            PERFORM wirefence.judge(enforced.resources, enforced.tokens, enforced.sources, caller);
         END IF;
         reason := wirefence.judge_in_shadow(shadowed.resources, shadowed.tokens, shadowed.sources, true);
     END IF;
@@ -476,10 +476,23 @@ BEGIN
 END
 $$;
 
+-- A SECURITY DEFINER function can't learn with whose rights it was called: session_user is the
+-- login, in whose session the code of others may run with their own rights, as that of a table's
+-- owner does behind a cascade or in ANALYZE. An aggregate can. Its caller needs no right to call its
+-- parts, only its owner does. So the first part, called_by, runs with the rights of the caller, who
+-- can't call or replace it, and puts the role ahead of the arguments. A slice of these has subscripts
+-- from 1 on, whatever the caller gave them. The second part is SECURITY DEFINER, and nothing else calls
+-- it.
+CREATE FUNCTION wirefence.called_by(state text[], VARIADIC arguments text[]) RETURNS text[]
+LANGUAGE sql STABLE
+RETURN array_prepend(current_user::text, arguments[:]);
+
 -- check_tokens is check_pairs for a fence without rows.
-CREATE FUNCTION wirefence.check_tokens(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
-LANGUAGE sql VOLATILE SECURITY DEFINER
-RETURN wirefence.check_all(coalesce(fence, wirefence.carried()), default_resource, required, shadow);
+CREATE FUNCTION wirefence.check_called(call text[]) RETURNS text
+LANGUAGE sql VOLATILE STRICT SECURITY DEFINER
+RETURN wirefence.check_all(coalesce(call[2], wirefence.carried()), call[3], call[4]::boolean, call[5]::boolean, call[1]);
+
+CREATE AGGREGATE wirefence.check_tokens(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.check_called);
 
 -- check_pairs is check for all but the frequent case. A bare token belongs to default_resource.
 CREATE FUNCTION wirefence.check_pairs(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
@@ -498,7 +511,7 @@ BEGIN
     ELSIF wirefence.carries_name() AND fence IS NULL AND shadow IS NOT TRUE AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried) THEN
         RETURN NULL;
     END IF;
-    RETURN wirefence.check_tokens(fence, default_resource, required, shadow);
+    RETURN wirefence.check_tokens(fence, default_resource, required::pg_catalog.text, shadow::pg_catalog.text);
 END
 $$;
 
@@ -521,7 +534,7 @@ CREATE FUNCTION wirefence.check(fence text DEFAULT NULL) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.check(fence, NULL::text, false, false);
 
-GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_several(text), wirefence.check_tokens(text, text, boolean, boolean),
+GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_several(text), wirefence.check_tokens(text[]),
     wirefence.check_pairs(text, text, boolean, boolean) TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the session''s fence, in wirefence.token or application_name. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';

@@ -113,10 +113,15 @@ $$;
 -- client's transaction is not held, because that may be rolled back and the hold would stay.
 -- A guard reads the session variable, so it could not judge another fence that is held. No
 -- verdict of an old snapshot may outlive its transaction.
-CREATE FUNCTION wirefence.take_hold(number integer, fence text, default_resource text, required boolean, manner text) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION wirefence.hold_called(call text[]) RETURNS text
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    number CONSTANT integer := call[2];
+    fence CONSTANT text := call[3];
+    default_resource CONSTANT text := call[4];
+    required CONSTANT boolean := call[5];
+    manner CONSTANT text := call[6];
     variable CONSTANT text := wirefence.carried();
     committed CONSTANT boolean := current_setting('transaction_isolation') IN ('read committed', 'read uncommitted');
     pairs record;
@@ -139,7 +144,7 @@ BEGIN
         RETURN 'checked';
     END IF;
     IF fence IS NULL AND variable IS NULL THEN
-        PERFORM wirefence.check_tokens(NULL, NULL, manner = 'group' AND required, false);
+        PERFORM wirefence.check_all(NULL, NULL, manner = 'group' AND required, false, call[1]);
         RETURN 'none';
     ELSIF strpos(coalesce(fence, variable), '(') > 0 THEN
         PERFORM wirefence.suppress_counting(false);
@@ -154,7 +159,7 @@ BEGIN
     END IF;
     IF holds OR manner = 'group' OR state = 'shadow' THEN
         reason := CASE WHEN default_resource IS NOT NULL OR wirefence.check_current(split_part(coalesce(fence, variable), '=', 1), coalesce(fence, variable)) IS NOT TRUE
-            THEN wirefence.check_tokens(fence, default_resource, false, false) END;
+            THEN wirefence.check_all(coalesce(fence, variable), default_resource, false, false, call[1]) END;
     END IF;
     PERFORM wirefence.suppress_counting(false);
     IF holds AND wirefence.hold_keys(number, keys) THEN
@@ -163,6 +168,8 @@ BEGIN
     RETURN coalesce(reason, CASE WHEN state IN ('once', 'shadow', 'apart') THEN state ELSE 'checked' END);
 END
 $$;
+
+CREATE AGGREGATE wirefence.take_hold(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.hold_called);
 
 -- proxy_hold holds a fence for the session of a proxy, which has this number, or checks it
 -- for the transaction. A null fence means the session variable. It returns
@@ -186,11 +193,11 @@ $$;
 -- under way, needed waits behind it and the others hold nothing. Only group counts refusals:
 -- in an exchange the proxy reports the statement that it refuses.
 --
--- The frequent case, one current token of a plain name whose lock is free, is decided here, as
--- check_current does it: the row was read ahead of the lock, so it must be the newest one.
+-- hold_tokens decides the frequent case, one current token of a plain name whose lock is free, as
+-- check_current does it, and otherwise returns null: the row was read ahead of the lock, so it must be the newest one.
 -- After an error the session may hold the fence, because the statement can be cancelled after
 -- it has taken the lock.
-CREATE FUNCTION wirefence.hold_tokens(number integer, fence text, default_resource text, held text, required boolean, manner text) RETURNS text
+CREATE FUNCTION wirefence.hold_tokens(number integer, fence text, default_resource text, held text, manner text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -213,7 +220,7 @@ BEGIN
     ELSIF held IS DISTINCT FROM 'nothing' THEN
         PERFORM wirefence.release_found(number);
     END IF;
-    RETURN coalesce(answer, wirefence.take_hold(number, fence, default_resource, required, manner));
+    RETURN answer;
 END
 $$;
 
@@ -231,5 +238,5 @@ BEGIN
 END
 $$;
 
-GRANT EXECUTE ON FUNCTION wirefence.hold_tokens(integer, text, text, text, boolean, text), wirefence.proxy_unhold(integer, bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION wirefence.hold_tokens(integer, text, text, text, text), wirefence.take_hold(text[]), wirefence.proxy_unhold(integer, bigint[]) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION wirefence.wanted(bigint[]) TO wirefence_issuer;

@@ -212,7 +212,7 @@ DECLARE
 BEGIN
     FOR part IN SELECT r.*, wirefence.row_function(r.class, 'judge') AS judge FROM wirefence.read_rows(fence) WITH ORDINALITY AS r LOOP
         IF part.ordinality = 1 AND part.rest IS NOT NULL THEN
-            first_refusal := wirefence.check_tokens(part.rest, default_resource, required, shadow);
+            first_refusal := wirefence.check_tokens(part.rest, default_resource, required::text, shadow::text);
         END IF;
         EXIT WHEN part.class IS NULL OR shadow AND first_refusal IS NOT NULL;
         place := 1;
@@ -303,8 +303,11 @@ CREATE FUNCTION wirefence.proxy_hold(number integer, fence text, default_resourc
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    held_as CONSTANT pg_catalog.text := wirefence.hold_tokens(number, fence, default_resource, held, required, manner);
+    held_as pg_catalog.text := wirefence.hold_tokens(number, fence, default_resource, held, manner);
 BEGIN
+    IF held_as IS NULL THEN
+        held_as := wirefence.take_hold(number::pg_catalog.text, fence, default_resource, required::pg_catalog.text, manner);
+    END IF;
     IF held_as OPERATOR(pg_catalog.=) 'once' AND manner OPERATOR(pg_catalog.=) 'group'
        AND pg_catalog.strpos(coalesce(fence, wirefence.carried()), '(') OPERATOR(pg_catalog.>) 0 THEN
         RETURN coalesce(wirefence.check_rows(fence, default_resource, required, false), held_as);
@@ -541,19 +544,21 @@ $$;
 -- record_rows records a class and creates its judge. Its texts are wirefence's own, with names
 -- that format quotes, and the expressions that parsed_rows returns: PostgreSQL prints these, with
 -- nothing in them but its own functions, types and operators. None is run here.
-CREATE FUNCTION wirefence.record_rows(class text, target regclass, key text[], shadow boolean, caller name) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC'
+CREATE FUNCTION wirefence.declare_called(call text[]) RETURNS boolean
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC'
     SET quote_all_identifiers = off
 AS $$
 DECLARE
+    class CONSTANT text := call[2];
+    target CONSTANT regclass := call[3]::oid;
+    key CONSTANT text[] := call[4];
     declared wirefence.row_classes;
     claim CONSTANT record := wirefence.parsed_rows('claim');
     condition CONSTANT record := wirefence.parsed_rows('condition');
     arguments record;
     culprit text;
 BEGIN
-    declared.kinds := wirefence.key_kinds(class, target, key, caller);
-    PERFORM wirefence.require_owner(target);
+    declared.kinds := wirefence.key_kinds(class, target, key, call[1]);
     IF wirefence.citus_group() IS NOT NULL THEN -- what wirefence_owner does on other nodes can't be undone here
         RAISE feature_not_supported USING MESSAGE = 'rows cannot judge where each node of Citus has the tokens';
     END IF;
@@ -562,15 +567,15 @@ BEGIN
     declared.name := (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = target);
     declared.columns := ARRAY(SELECT u.name FROM unnest(key || claim.columns || condition.columns) AS u(name) GROUP BY 1 ORDER BY 1);
     INSERT INTO wirefence.row_classes AS r (class, name, key, kinds, claim, condition, mode, columns, shape, declared_by)
-    VALUES (class, declared.name, key, declared.kinds, claim.expression, condition.expression, CASE WHEN shadow THEN 'shadow' ELSE 'enforce' END, declared.columns,
-            wirefence.row_shape(target, key, declared.columns), session_user)
+    VALUES (class, declared.name, key, declared.kinds, claim.expression, condition.expression, CASE call[5] WHEN 'true' THEN 'shadow' ELSE 'enforce' END, declared.columns,
+            wirefence.row_shape(target, key, declared.columns), call[1])
     ON CONFLICT ON CONSTRAINT row_classes_pkey DO UPDATE SET (key, kinds, claim, condition, mode, columns, shape, declared_by, declared_at)
         = (excluded.key, excluded.kinds, excluded.claim, excluded.condition, excluded.mode, excluded.columns, excluded.shape, excluded.declared_by, excluded.declared_at)
     WHERE r.name = excluded.name
     RETURNING r.* INTO declared;
     IF NOT FOUND THEN
         RAISE duplicate_object USING
-            MESSAGE = 'class ' || wirefence.quote_name(class) || ' is already declared for table ' || (SELECT r.name FROM wirefence.row_classes AS r WHERE r.class = record_rows.class),
+            MESSAGE = 'class ' || wirefence.quote_name(class) || ' is already declared for table ' || (SELECT r.name FROM wirefence.row_classes AS r WHERE r.class = call[2]),
             HINT = format('Run SELECT wirefence.drop_rows(%L) first.', class);
     END IF;
     PERFORM wirefence.drop_functions(class, '{claim}');
@@ -585,8 +590,11 @@ BEGIN
     IF culprit IS NOT NULL THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the claim or the condition uses ' || culprit, HINT = 'Call wirefence.declare_rows.';
     END IF;
+    RETURN true;
 END
 $$;
+
+CREATE AGGREGATE wirefence.record_rows(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.declare_called);
 
 -- declare_rows makes the rows of a table judges of their own claims: a fence class(key)=claim
 -- is valid while the row with this key has this claim and meets the condition. Called again it
@@ -613,34 +621,53 @@ BEGIN
                     || ' It may use the row''s columns of built-in types and enums, and immutable built-in functions. A timestamptz counts as the timestamp in UTC, an enum as its label, a text.';
         END;
     END LOOP;
-    PERFORM wirefence.record_rows(class, "table", key, shadow, current_user);
+    PERFORM wirefence.record_rows(class, "table"::oid::text, key::text, shadow::text);
     DROP TABLE pg_temp.wirefence_rows;
     PERFORM wirefence.propagate(propagated);
 END
 $$;
 
+-- require_role raises 42501 unless the caller has the rights of the owner of a table or, if that has
+-- gone, of the role that declared it or of an issuer.
+CREATE FUNCTION wirefence.require_role(caller text, owner oid, declared_by text, what text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF owner IS NOT NULL AND NOT pg_has_role(caller, owner, 'USAGE') THEN
+        RAISE insufficient_privilege USING MESSAGE = 'permission denied to ' || what,
+            HINT = format('Connect as %I, who owns the table, or GRANT %1$I TO %I.', pg_get_userbyid(owner), caller);
+    ELSIF owner IS NULL AND NOT pg_has_role(caller, 'wirefence_issuer', 'USAGE')
+          AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = declared_by AND pg_has_role(caller, r.oid, 'USAGE')) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'permission denied to ' || what,
+            HINT = 'Connect as ' || declared_by || ', who declared it, or as a member of wirefence_issuer.';
+    END IF;
+END
+$$;
+
 -- drop_rows takes a declaration back: fences of the class get WF008 from then on. The owner of
 -- the table may do that; when the table has gone, the role that declared it and issuers.
-CREATE FUNCTION wirefence.drop_rows(class text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION wirefence.drop_called(call text[]) RETURNS boolean
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     declared wirefence.row_classes;
 BEGIN
-    SELECT * INTO declared FROM wirefence.row_classes AS r WHERE r.class = drop_rows.class;
+    SELECT * INTO declared FROM wirefence.row_classes AS r WHERE r.class = call[2];
     IF NOT FOUND THEN
-        RAISE undefined_object USING MESSAGE = 'class ' || coalesce(wirefence.quote_name(class), 'null') || ' is not declared', HINT = 'SELECT * FROM wirefence.rows() lists the classes.';
-    ELSIF wirefence.row_table(declared.name) IS NOT NULL THEN
-        PERFORM wirefence.require_owner(wirefence.row_table(declared.name));
-    ELSIF NOT pg_has_role(session_user, 'wirefence_issuer', 'MEMBER')
-          AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = declared.declared_by AND pg_has_role(session_user, r.oid, 'MEMBER')) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'permission denied to drop class ' || wirefence.quote_name(class),
-            HINT = 'Connect as ' || declared.declared_by || ', who declared it, or as a member of wirefence_issuer.';
+        RAISE undefined_object USING MESSAGE = 'class ' || coalesce(wirefence.quote_name(call[2]), 'null') || ' is not declared', HINT = 'SELECT * FROM wirefence.rows() lists the classes.';
     END IF;
-    DELETE FROM wirefence.row_classes AS r WHERE r.class = drop_rows.class;
-    PERFORM wirefence.drop_functions(class, '{claim,judge}');
+    PERFORM wirefence.require_role(call[1], (SELECT c.relowner FROM pg_class AS c WHERE c.oid = wirefence.row_table(declared.name)), declared.declared_by, 'drop class ' || wirefence.quote_name(declared.class));
+    DELETE FROM wirefence.row_classes AS r WHERE r.class = declared.class;
+    PERFORM wirefence.drop_functions(declared.class, '{claim,judge}');
+    RETURN true;
 END
 $$;
+
+CREATE AGGREGATE wirefence.drop_class(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.drop_called);
+
+CREATE FUNCTION wirefence.drop_rows(class text) RETURNS void
+LANGUAGE sql VOLATILE
+RETURN wirefence.drop_class(class);
 
 -- rows lists the declared classes; fault says why a class refuses all its fences, null if it
 -- does not.
@@ -662,7 +689,7 @@ GRANT EXECUTE ON FUNCTION wirefence.note_checked(text), wirefence.proxy_hold(int
     wirefence.check_rows(text, text, boolean, boolean), wirefence.judge_rows(text, text, boolean, boolean), wirefence.judge_rows_in_shadow(text, text),
     wirefence.read_rows(text), wirefence.refuse_rows(text, text, bigint, text), wirefence.row_function(text, text), wirefence.exactly(anyelement, anyelement),
     wirefence.decode_text(text, text), wirefence.declare_rows(text, regclass, text[], text, text, boolean), wirefence.plan_rows(text, regclass, text[], name),
-    wirefence.is_claim(bigint), wirefence.is_condition(boolean), wirefence.record_rows(text, regclass, text[], boolean, name), wirefence.drop_rows(text),
+    wirefence.is_claim(bigint), wirefence.is_condition(boolean), wirefence.record_rows(text[]), wirefence.drop_class(text[]), wirefence.drop_rows(text),
     wirefence.encode_key(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION wirefence.rows() TO wirefence_issuer;
 

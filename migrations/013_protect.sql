@@ -313,64 +313,52 @@ AS $$
               AND NOT EXISTS (SELECT FROM wirefence.guards AS g WHERE g.relation = declared.relation AND g.name = declared.relation::text))
 $$;
 
--- require_owner raises an error unless the login of the session is a member of the owner of a
--- table. Its callers are SECURITY DEFINER functions, in which only session_user shows the
--- caller. Where PostgreSQL runs the code of a table's owner for another login, as ANALYZE does with
--- the functions of an index, it refuses UNLISTEN, which does nothing otherwise.
-CREATE FUNCTION wirefence.require_owner(target regclass) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    owner text;
-BEGIN
-    UNLISTEN wirefence_owner;
-    SELECT quote_ident(pg_get_userbyid(c.relowner)) INTO owner FROM pg_class AS c
-    WHERE c.oid = target AND NOT pg_has_role(session_user, c.relowner, 'MEMBER');
-    IF FOUND THEN
-        RAISE insufficient_privilege USING
-            MESSAGE = 'only the owner of table ' || target::text || ' may change its guard',
-            HINT = 'Connect as ' || owner || ', or GRANT ' || owner || ' TO ' || quote_ident(session_user) || '.';
-    END IF;
-END
-$$;
-
 -- declare_guard records that a table is guarded. Its triggers must exist.
-CREATE FUNCTION wirefence.declare_guard(target regclass, resource text, shadow boolean) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION wirefence.guard_called(call text[]) RETURNS boolean
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 DECLARE
+    target CONSTANT regclass := call[2]::oid;
+    resource CONSTANT text := call[3];
+    shadow CONSTANT boolean := call[4];
     templated CONSTANT boolean := wirefence.is_template(resource);
     wanted CONSTANT text := CASE WHEN templated THEN resource ELSE wirefence.plain_name(resource) END;
     propagated text;
 BEGIN
-    IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted AND g.shadow = declare_guard.shadow) THEN
+    IF NOT EXISTS (SELECT FROM wirefence.guard_triggers AS g WHERE g.relation = target AND g.resource = wanted AND g.shadow = call[4]::boolean) THEN
         RAISE insufficient_privilege USING MESSAGE = 'table ' || coalesce(target::text, 'null') || ' has no guard for resource ' || wirefence.quote_name(wanted),
             HINT = 'Run SELECT wirefence.protect(...) to create it.';
     END IF;
-    PERFORM wirefence.require_owner(target);
+    PERFORM wirefence.require_guardable(target, call[1]);
     DELETE FROM wirefence.guards AS g -- under a former name, and of a dropped table of this name
     WHERE g.relation = target OR g.name = target::text AND wirefence.guarded_table(g) IS NULL;
     INSERT INTO wirefence.guards (relation, name, resource, template, shadow, protected_by)
-    VALUES (target, target::text, wanted, templated, declare_guard.shadow, session_user);
+    VALUES (target, target::text, wanted, templated, shadow, call[1]);
     IF NOT wirefence.any_guards() THEN
         PERFORM FROM wirefence.secret FOR UPDATE; -- two concurrent replacements would fail
         propagated := wirefence.propagate('off');
         CREATE OR REPLACE FUNCTION wirefence.any_guards() RETURNS boolean LANGUAGE sql STABLE RETURN true;
         PERFORM wirefence.propagate(propagated);
     END IF;
+    RETURN true;
 END
 $$;
 
+CREATE AGGREGATE wirefence.declare_guard(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.guard_called);
+
 -- retract_guard deletes the declarations of an inheritance tree whose triggers were removed.
-CREATE FUNCTION wirefence.retract_guard(target regclass) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION wirefence.retract_called(call text[]) RETURNS boolean
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM wirefence.require_owner(target);
-    DELETE FROM wirefence.guards AS g USING wirefence.inheritance_tree(target) AS f
+    PERFORM wirefence.require_guardable(call[2]::oid, call[1]);
+    DELETE FROM wirefence.guards AS g USING wirefence.inheritance_tree(call[2]::oid) AS f
     WHERE g.relation = f.member AND NOT EXISTS (SELECT FROM wirefence.guard_triggers AS t WHERE t.relation = f.member AND t.resource = g.resource);
+    RETURN true;
 END
 $$;
+
+CREATE AGGREGATE wirefence.retract_guard(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.retract_called);
 
 -- protect guards a table, its partitions and the tables that inherit from it: from then on a
 -- write needs a token of the resource or, with a template such as report:{tenant}:{id}, of
@@ -387,7 +375,7 @@ BEGIN
     FOR statement IN SELECT * FROM wirefence.plan_protect("table", resource, coalesce(shadow, false), current_user) LOOP
         EXECUTE statement;
     END LOOP;
-    PERFORM wirefence.declare_guard("table", resource, coalesce(shadow, false));
+    PERFORM wirefence.declare_guard("table"::oid::text, resource, coalesce(shadow, false)::text);
 END
 $$;
 
@@ -403,34 +391,38 @@ BEGIN
     FOR statement IN SELECT * FROM wirefence.plan_unprotect("table", current_user) LOOP
         EXECUTE statement;
     END LOOP;
-    PERFORM wirefence.retract_guard("table");
+    PERFORM wirefence.retract_guard("table"::oid::text);
 END
 $$;
 
 -- forget_guard deletes the declaration of a table that was dropped. The role that declared
 -- it, its members and issuers may do that.
-CREATE FUNCTION wirefence.forget_guard(name text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION wirefence.forget_called(call text[]) RETURNS boolean
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     declared wirefence.guards;
 BEGIN
-    SELECT * INTO declared FROM wirefence.guards AS g WHERE g.name = forget_guard.name ORDER BY wirefence.guarded_table(g) NULLS FIRST LIMIT 1;
+    SELECT * INTO declared FROM wirefence.guards AS g WHERE g.name = call[2] ORDER BY wirefence.guarded_table(g) NULLS FIRST LIMIT 1;
     IF NOT FOUND THEN
         RAISE undefined_object USING
-            MESSAGE = coalesce('table ' || wirefence.quote_name(name) || ' does not exist and was not guarded', 'the table to forget is null'),
+            MESSAGE = coalesce('table ' || wirefence.quote_name(call[2]) || ' does not exist and was not guarded', 'the table to forget is null'),
             HINT = 'SELECT * FROM wirefence.guarded() lists the guarded tables by name and schema.';
     ELSIF wirefence.guarded_table(declared) IS NOT NULL THEN
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'table ' || wirefence.guarded_table(declared)::text || ' still exists',
             HINT = format('Run SELECT wirefence.unprotect(%L) to remove its guard.', wirefence.guarded_table(declared));
-    ELSIF NOT pg_has_role(session_user, 'wirefence_issuer', 'MEMBER')
-          AND NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = declared.protected_by AND pg_has_role(session_user, r.oid, 'MEMBER')) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'permission denied to forget the guard of table ' || wirefence.quote_name(name),
-            HINT = 'Connect as ' || declared.protected_by || ', who declared it, or as a member of wirefence_issuer.';
     END IF;
+    PERFORM wirefence.require_role(call[1], NULL, declared.protected_by, 'forget the guard of table ' || wirefence.quote_name(declared.name));
     DELETE FROM wirefence.guards AS g WHERE g.name = declared.name AND wirefence.guarded_table(g) IS NULL;
+    RETURN true;
 END
 $$;
+
+CREATE AGGREGATE wirefence.forget_declaration(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.forget_called);
+
+CREATE FUNCTION wirefence.forget_guard(name text) RETURNS void
+LANGUAGE sql VOLATILE
+RETURN wirefence.forget_declaration(name);
 
 -- guarded lists the tables that are declared as guarded, those that have guards without a
 -- declaration, and what is wrong with each; fault is null if nothing is.
@@ -482,7 +474,7 @@ $$;
 GRANT EXECUTE ON FUNCTION wirefence.guarded() TO wirefence_issuer;
 
 GRANT EXECUTE ON FUNCTION wirefence.protect(regclass, text, boolean), wirefence.unprotect(regclass), wirefence.plan_protect(regclass, text, boolean, name),
-    wirefence.plan_unprotect(regclass, name), wirefence.plan_locks(regclass, name), wirefence.lock_inheritance_tree(regclass), wirefence.declare_guard(regclass, text, boolean), wirefence.retract_guard(regclass), wirefence.forget_guard(text) TO PUBLIC;
+    wirefence.plan_unprotect(regclass, name), wirefence.plan_locks(regclass, name), wirefence.lock_inheritance_tree(regclass), wirefence.declare_guard(text[]), wirefence.retract_guard(text[]), wirefence.forget_declaration(text[]), wirefence.forget_guard(text) TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.protect(regclass, text, boolean) IS 'Guards a table by triggers: every write needs a current token of the resource, whatever path it takes. The resource may be a template over columns, as in report:{tenant}:{id}. With shadow, the guard refuses nothing and records in the history what it would refuse. The caller must own the table.';
 COMMENT ON FUNCTION wirefence.unprotect(regclass) IS 'Removes the guards of a table, of its partitions and of tables that inherit from it.';

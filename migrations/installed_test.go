@@ -46,16 +46,17 @@ type drifted struct{ made, object, fault string }
 
 // The changes of one list do not hide each other.
 var driftRounds = [][]drifted{{
-	{"CREATE OR REPLACE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[]) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS 'BEGIN END'",
-		"function wirefence.judge(text[], bigint[], text[])", "its body was changed"},
+	{"CREATE OR REPLACE FUNCTION wirefence.judge(resources text[], tokens bigint[], sources text[], caller text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS 'BEGIN END'",
+		"function wirefence.judge(text[], bigint[], text[], text)", "its body was changed"},
 	{"CREATE OR REPLACE FUNCTION wirefence.lock_key(resource text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN hashtextextended(resource COLLATE \"C\", 1)",
 		"function wirefence.lock_key(text)", "its body was changed"},
 	{"ALTER FUNCTION wirefence.seal(text, bigint, text, text) SECURITY INVOKER", "function wirefence.seal(text, bigint, text, text)", "not SECURITY DEFINER"},
 	{"ALTER FUNCTION wirefence.high(bigint) SECURITY DEFINER", "function wirefence.high(bigint)", "made SECURITY DEFINER"},
 	{"ALTER FUNCTION wirefence.read_rows(text) RESET search_path", "function wirefence.read_rows(text)", "its settings are none, not search_path=pg_catalog, pg_temp"},
-	{"ALTER FUNCTION wirefence.lock_exclusive(text, bigint, text, interval, boolean) SET lock_timeout = '1s'", "function wirefence.lock_exclusive(text, bigint, text, interval, boolean)", "its settings are"},
+	{"ALTER FUNCTION wirefence.lock_exclusive(text, bigint, text, interval, text) SET lock_timeout = '1s'", "function wirefence.lock_exclusive(text, bigint, text, interval, text)", "its settings are"},
 	{"ALTER FUNCTION wirefence.revoke(text) OWNER TO postgres", "function wirefence.revoke(text)", "it belongs to postgres"},
 	{"DROP FUNCTION wirefence.status()", "function wirefence.status()", "it is missing"},
+	{"DROP AGGREGATE wirefence.check_tokens(VARIADIC text[])", "function wirefence.check_tokens(text[])", "it is missing"},
 	{"REVOKE EXECUTE ON FUNCTION wirefence.check(text) FROM PUBLIC", "function wirefence.check(text)", "PUBLIC lacks EXECUTE"},
 	{"GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text, text) TO PUBLIC", "function wirefence.seal(", "PUBLIC has EXECUTE"},
 	{"GRANT INSERT, SELECT ON wirefence.resource_locks TO PUBLIC", "table wirefence.resource_locks", "PUBLIC has INSERT"},

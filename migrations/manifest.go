@@ -46,8 +46,10 @@ func functionsOf(version int) (all []string) {
 func IdentitySQL() string { return definition("function wirefence.identity()") }
 
 // creation matches a statement that creates an object; its last quoted part is a function's body.
-var creation = regexp.MustCompile(`(?m)^ *CREATE (?:OR REPLACE )?(?:UNLOGGED )?(FUNCTION|TABLE|VIEW|SEQUENCE|TRIGGER) (?:IF NOT EXISTS )?([\w.]+)` +
+var creation = regexp.MustCompile(`(?m)^ *CREATE (?:OR REPLACE )?(?:UNLOGGED )?(FUNCTION|AGGREGATE|TABLE|VIEW|SEQUENCE|TRIGGER) (?:IF NOT EXISTS )?([\w.]+)` +
 	`(?:\$\$((?s:.*?))\$\$|'[^']*'|--[^\n]*|[^;'])*?;`)
+
+var create = regexp.MustCompile(`^CREATE (FUNCTION|AGGREGATE)`)
 
 // definition returns the statement of the migrations that creates an object. Among overloaded
 // functions it is the one with the body of the manifest. A function that is replaced when it is
@@ -56,7 +58,7 @@ func definition(name string) (statement string) {
 	kind, id, _ := strings.Cut(name, " ")
 	id, _, _ = strings.Cut(id, "(")
 	for _, m := range definitions()[kind+" "+id] {
-		statement = strings.TrimSuffix(strings.Replace(strings.TrimSpace(m[0]), "CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1), ";")
+		statement = strings.TrimSuffix(create.ReplaceAllString(strings.TrimSpace(m[0]), "CREATE OR REPLACE $1"), ";")
 		if slices.Contains(manifest()[name].Facts["body"], fmt.Sprintf("%x", md5.Sum([]byte(m[3])))) {
 			break
 		}
@@ -71,7 +73,10 @@ var definitions = sync.OnceValue(func() map[string][][]string {
 	read = func(sql string) {
 		for _, m := range creation.FindAllStringSubmatch(sql, -1) {
 			kind := strings.ToLower(m[1])
-			if kind != "function" && kind != "trigger" {
+			switch kind {
+			case "aggregate":
+				kind = "function"
+			case "view", "sequence":
 				kind = "table"
 			}
 			all[kind+" "+m[2]] = append(all[kind+" "+m[2]], m)

@@ -94,7 +94,7 @@ func TestProtectSaysWhatIsWrong(t *testing.T) {
 			{"unprotect('free')", "42704", "is not guarded"},
 			{"unprotect(NULL)", "42704", "is null"},
 			{"unprotect('reports_low')", "42809", "guarded as a partition"},
-			{"declare_guard('free', 'orders', false)", "42501", "has no guard"},
+			{"declare_guard('free'::regclass::oid::text, 'orders', 'false')", "42501", "has no guard"},
 		} {
 			err := exec(app, "SELECT wirefence."+c.call)
 			wantCode(t, err, c.state)

@@ -31,16 +31,16 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			WHERE p.pronamespace = 'wirefence'::regnamespace AND a.grantee = `
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
 			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.carried()", "wirefence.carries_name()", "wirefence.check_current(text,text)", "wirefence.check_pairs(text,text,boolean,boolean)",
-			"wirefence.check_rows(text,text,boolean,boolean)", "wirefence.check_several(text)", "wirefence.check_tokens(text,text,boolean,boolean)", "wirefence.citus_group()", "wirefence.declare_guard(regclass,text,boolean)",
-			"wirefence.declare_rows(text,regclass,text[],text,text,boolean)", "wirefence.decode_text(text,text)", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.entry(text)",
-			"wirefence.exactly(anyelement,anyelement)", "wirefence.forget_guard(text)", "wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_rows()",
+			"wirefence.check_rows(text,text,boolean,boolean)", "wirefence.check_several(text)", "wirefence.check_tokens(text[])", "wirefence.citus_group()", "wirefence.declare_guard(text[])",
+			"wirefence.declare_rows(text,regclass,text[],text,text,boolean)", "wirefence.decode_text(text,text)", "wirefence.drop_class(text[])", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.entry(text)",
+			"wirefence.exactly(anyelement,anyelement)", "wirefence.forget_declaration(text[])", "wirefence.forget_guard(text)", "wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_rows()",
 			"wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()", "wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)",
-			"wirefence.hold_tokens(integer,text,text,text,boolean,text)", "wirefence.is_checked(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.is_distributed(regclass)",
+			"wirefence.hold_tokens(integer,text,text,text,text)", "wirefence.is_checked(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.is_distributed(regclass)",
 			"wirefence.judge_rows(text,text,boolean,boolean)", "wirefence.judge_rows_in_shadow(text,text)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.named_fence(text)", "wirefence.note_checked(text)", "wirefence.plan_locks(regclass,name)",
 			"wirefence.plan_protect(regclass,text,boolean,name)", "wirefence.plan_rows(text,regclass,text[],name)", "wirefence.plan_unprotect(regclass,name)", "wirefence.propagate(text)", "wirefence.protect(regclass,text,boolean)",
-			"wirefence.proxy_hold(integer,text,text,text,boolean,text)", "wirefence.proxy_unhold(integer,bigint[])", "wirefence.read_rows(text)", "wirefence.record_rows(text,regclass,text[],boolean,name)",
+			"wirefence.proxy_hold(integer,text,text,text,boolean,text)", "wirefence.proxy_unhold(integer,bigint[])", "wirefence.read_rows(text)", "wirefence.record_rows(text[])",
 			"wirefence.refuse_row(regclass,text,text,text,boolean)", "wirefence.refuse_rows(text,text,bigint,text)", "wirefence.release(text,text)", "wirefence.renew(text,text,interval)", "wirefence.require_issuer(text)",
-			"wirefence.require_rows(regclass,text,text[],boolean)", "wirefence.retract_guard(regclass)", "wirefence.row_function(text,text)", "wirefence.row_query(text)", "wirefence.rows_query(text,text[])", "wirefence.schema_version()",
+			"wirefence.require_rows(regclass,text,text[],boolean)", "wirefence.retract_guard(text[])", "wirefence.row_function(text,text)", "wirefence.row_query(text)", "wirefence.rows_query(text,text[])", "wirefence.schema_version()", "wirefence.take_hold(text[])",
 			"wirefence.unchecked_row(text[])", "wirefence.unprotect(regclass)",
 		}) {
 			t.Errorf("everybody may call %q", got)
@@ -78,12 +78,12 @@ func TestAnApplicationMayOnlyCheck(t *testing.T) {
 			"INSERT INTO wirefence.resource_locks (resource_id) VALUES ('a')", "DELETE FROM wirefence.resource_locks",
 			"TRUNCATE wirefence.resource_locks", "SELECT * FROM wirefence.applied_version", "SELECT * FROM wirefence.lock_holders",
 			"SELECT wirefence.seal('a', 1)", "SELECT wirefence.revoke('a')", "SELECT * FROM wirefence.status()",
-			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.inspect_holders('a', 1, '{}', 3, true)", "SELECT * FROM wirefence.secret", "SELECT wirefence.wanted('{1}')", "SELECT wirefence.take_hold(1, NULL, NULL, false, 'group')", "SELECT wirefence.release_found(0)", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL, true)", "SELECT wirefence.record_token('a', 1, NULL)",
+			"SELECT wirefence.end_holder('a', 1, '', NULL)", "SELECT wirefence.inspect_holders('a', 1, '{}', 3, 'app')", "SELECT * FROM wirefence.secret", "SELECT wirefence.wanted('{1}')", "SELECT wirefence.hold_called('{postgres,1,NULL,NULL,false,group}')", "SELECT wirefence.called_by(NULL, 'a')", "SELECT wirefence.check_called('{postgres,a=1,NULL,false,false}')", "SELECT wirefence.release_found(0)", "SELECT wirefence.lock_exclusive('a', 1, NULL, NULL, NULL)", "SELECT wirefence.record_token('a', 1, NULL)",
 			"SELECT wirefence.seal('a', 1, 'b', 'etcd')", "SELECT wirefence.declare_resource('a', 'why')", "SELECT wirefence.set_resource('a', 'why', 'etcd')",
 			"SELECT wirefence.end_lease('a')", "SELECT * FROM wirefence.resource_changes", "DELETE FROM wirefence.resource_changes",
 			"SELECT wirefence.acquire('a', 'b', '1 s')", "SELECT wirefence.renew('a', 'b', '1 s')", "SELECT wirefence.release('a', 'b')",
 			"SELECT wirefence.seal_next_token('a', 'b')", "SELECT * FROM wirefence.leases", "DELETE FROM wirefence.leases",
-			"CREATE TABLE wirefence.mine ()", "SET ROLE wirefence_owner",
+			"CREATE AGGREGATE pg_temp.mine(text[]) (SFUNC = array_cat, STYPE = text[], FINALFUNC = wirefence.drop_called)", "CREATE TABLE wirefence.mine ()", "SET ROLE wirefence_owner",
 		} {
 			wantCode(t, exec(app, sql), "42501")
 		}

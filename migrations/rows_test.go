@@ -358,9 +358,16 @@ func TestDeclaringChecksWhatItIsGiven(t *testing.T) {
 			"SELECT wirefence.drop_rows('job')",
 			`CREATE TEMPORARY TABLE wirefence_rows (claim bigint);
 				CREATE INDEX wirefence_claim ON wirefence_rows (wirefence.is_claim(claim)); CREATE INDEX wirefence_condition ON wirefence_rows (wirefence.is_condition(claim > 0));
-				SELECT wirefence.record_rows('job', 'q.job', '{id}', false, 'app')`,
+				SELECT wirefence.record_rows('job', 'q.job'::regclass::oid::text, '{id}', 'false')`,
 		} {
 			wantCode(t, exec(stranger, sql), "42501")
+		}
+		// An array may have other subscripts and dimensions than its text shows.
+		for call, state := range map[string]string{
+			"drop_class(VARIADIC '[0:1]={app,job}')": "42704", "drop_class(VARIADIC '[-1:0]={app,job}')": "42704", "drop_class(VARIADIC '[2:2]={job}')": "42501",
+			"drop_class(VARIADIC '{{app,job}}')": "22000", "drop_class(VARIADIC '{}')": "42704", "drop_class(VARIADIC NULL::text[])": "42704",
+		} {
+			wantCode(t, exec(stranger, "SELECT wirefence."+call), state)
 		}
 		mustExec(t, db.admin(t), "DROP OWNED BY stranger; DROP ROLE stranger")
 	})

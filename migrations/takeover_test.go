@@ -377,6 +377,46 @@ func TestCodeInSomebodyElsesSession(t *testing.T) {
 	})
 }
 
+// A cascade runs the triggers and rules of a referencing table with the rights of that table's owner,
+// in the session of the login that deletes. They gain none of that login's rights.
+func TestCodeBehindACascade(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		admin, app, victim := db.admin(t), db.app(t), db.as(t, "issuer")
+		mustExec(t, admin, `GRANT CREATE ON SCHEMA public TO app, issuer; SELECT wirefence.check('used=1');
+			UPDATE wirefence.resource_locks SET preempt_after = '50 ms'`)
+		mustExec(t, victim, `CREATE TABLE parents (id bigint PRIMARY KEY); GRANT REFERENCES, SELECT ON parents TO app; INSERT INTO parents VALUES (1), (2);
+			CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint); CREATE TABLE gone (); CREATE TABLE orders ();
+			SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0'), wirefence.protect('gone', 'gone'), wirefence.protect('orders', 'orders');
+			DROP TABLE gone; DROP TRIGGER wirefence_guard ON orders`)
+		mustExec(t, victim, value[string](t, victim, `SELECT format('DROP TRIGGER %I ON orders', tgname) FROM pg_trigger WHERE tgrelid = 'orders'::regclass`))
+		mustExec(t, app, `CREATE TABLE tried (what text, as_role name, login name, error text); GRANT ALL ON tried TO PUBLIC;
+			CREATE FUNCTION try(what text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+				BEGIN EXECUTE 'SELECT ' || what; INSERT INTO tried VALUES (what, current_user, session_user, '');
+				EXCEPTION WHEN OTHERS THEN INSERT INTO tried VALUES (what, current_user, session_user, SQLSTATE); END;
+			END $$;
+			CREATE FUNCTION tries() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				PERFORM try(w) FROM unnest(ARRAY[$a$wirefence.drop_rows('job')$a$, $a$wirefence.forget_guard('public.gone')$a$, $a$wirefence.unprotect('orders')$a$,
+					$a$wirefence.retract_guard('orders'::regclass::oid::text)$a$, $a$wirefence.check('used=2')$a$, $a$set_config('wirefence.token', 'used=2', true), wirefence.proxy_hold(1, NULL, NULL, 'nothing', false, 'needed')$a$]) AS w;
+				RETURN OLD; END $$;
+			CREATE TABLE children (id bigint REFERENCES parents ON DELETE CASCADE); INSERT INTO children VALUES (1), (2);
+			CREATE TRIGGER tries BEFORE DELETE ON children FOR EACH ROW WHEN (OLD.id = 1) EXECUTE FUNCTION tries();
+			CREATE RULE tries AS ON DELETE TO children WHERE OLD.id = 2 DO ALSO SELECT try($a$wirefence.check('used=2')$a$)`)
+		holder := db.as(t, "issuer")
+		mustExec(t, holder, "BEGIN; SELECT wirefence.check('used=1')")
+		mustExec(t, victim, "DELETE FROM parents WHERE id = 1; DELETE FROM parents WHERE id = 2")
+		for _, got := range column[string](t, admin, "SELECT concat_ws(' ', what, as_role, login, error) FROM tried WHERE (as_role, login) <> ('app', 'issuer') OR error NOT IN ('42501', '55P03')") {
+			t.Errorf("behind the cascade: %s", got)
+		}
+		if n := look[int](t, db, "SELECT count(*) FROM tried"); n < 6 {
+			t.Errorf("only %d tries", n)
+		}
+		mustExec(t, holder, "COMMIT")
+		if got := look[string](t, db, "SELECT concat_ws(' ', (SELECT count(*) FROM wirefence.guards), (SELECT count(*) FROM wirefence.row_classes), last_token) FROM wirefence.resource_locks WHERE resource_id = 'used'"); got != "2 1 1" {
+			t.Errorf("guards, classes and the token are %s", got)
+		}
+	})
+}
+
 // A guard's advance that had to wait is refused: the statement around it has a snapshot from
 // before the last holder's commit, so it would not see what that has written.
 func TestAnAdvanceThatWaitedInATrigger(t *testing.T) {

@@ -190,8 +190,8 @@ func TestWrongInputForGuards(t *testing.T) {
 			{"forget_guard(NULL)", "42704", "null"},
 			{"forget_guard('public.orders')", "55000", "unprotect"},
 			{"declare_guard(NULL, NULL, NULL)", "22023", "It is null"},
-			{"declare_guard(NULL, 'x', false)", "42501", "has no guard"},
-			{"declare_guard('orders', 'lines', false)", "42501", "has no guard"},
+			{"declare_guard(NULL, 'x', 'false')", "42501", "has no guard"},
+			{"declare_guard('orders'::regclass::oid::text, 'lines', 'false')", "42501", "has no guard"},
 			{"guard()", "0A000", "as triggers"},
 			{"guard_row()", "0A000", "as triggers"},
 			{"guard_statement()", "0A000", "as triggers"},
@@ -211,13 +211,13 @@ func TestWrongInputForGuards(t *testing.T) {
 			{"protect('free', 'x')", "42501", "Connect as app"},
 			{"protect('orders', 'orders')", "42501", "Connect as app"},
 			{"unprotect('orders')", "42501", "Connect as app"},
-			{"declare_guard('free', 'x', false)", "42501", "has no guard"},
-			{"declare_guard('orders', 'orders', false)", "42501", "Connect as app"},
-			{"retract_guard('orders')", "42501", "Connect as app"},
+			{"declare_guard('free'::regclass::oid::text, 'x', 'false')", "42501", "has no guard"},
+			{"declare_guard('orders'::regclass::oid::text, 'orders', 'false')", "42501", "Connect as app"},
+			{"retract_guard('orders'::regclass::oid::text)", "42501", "Connect as app"},
 		})
 		// Missing triggers do not change that. A member of the owner, as a group, may do it.
 		mustExec(t, app, "DROP TRIGGER wirefence_guard ON orders")
-		wantRefused(t, db, db.as(t, db.name+"_reader"), []wrong{{"retract_guard('orders')", "42501", "Connect as app"}})
+		wantRefused(t, db, db.as(t, db.name+"_reader"), []wrong{{"retract_guard('orders'::regclass::oid::text)", "42501", "Connect as app"}})
 		mustExec(t, admin, "CREATE ROLE "+db.name+"_deputy LOGIN NOINHERIT IN ROLE app")
 		mustExec(t, db.as(t, db.name+"_deputy"), "SET ROLE app; SELECT wirefence.protect('orders', 'orders'), wirefence.unprotect('orders'), wirefence.protect('orders', 'orders')")
 		// A writer that doesn't end is waited for as long as the session wants.

@@ -30,7 +30,7 @@ BEGIN
     FOR f IN
         SELECT p.proname AS name, pg_get_functiondef(p.oid) AS body FROM pg_proc AS p
         WHERE p.oid IN ('wirefence.check(text, text, boolean, boolean)'::regprocedure, 'wirefence.proxy_hold(integer, text, text, text, boolean, text)'::regprocedure,
-                        'wirefence.proxy_unhold(integer, bigint[])'::regprocedure, 'wirefence.lock_exclusive(text, bigint, text, interval, boolean)'::regprocedure)
+                        'wirefence.proxy_unhold(integer, bigint[])'::regprocedure, 'wirefence.lock_exclusive(text, bigint, text, interval, text)'::regprocedure)
     LOOP
         EXECUTE regexp_replace(regexp_replace(f.body, '"?\m' || f.name || '\M"?[.]', f.name || '_untold.', 'g'), '(FUNCTION wirefence[.])"?\w+"?', '\1' || f.name || '_untold');
         EXECUTE format('ALTER FUNCTION wirefence.%I OWNER TO wirefence_owner', f.name || '_untold');
@@ -79,12 +79,12 @@ END
 $$;
 
 -- A seal, a revocation and a first use take the lock by this. What they record is in the log.
-CREATE OR REPLACE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval, issuing boolean DEFAULT true) RETURNS boolean
+CREATE OR REPLACE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval, caller text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM wirefence.tell_step('wanted', wirefence.step_actor(false), resource, coalesce(token, 0));
-    RETURN wirefence.lock_exclusive_untold(resource, token, source, preempt_after, issuing);
+    RETURN wirefence.lock_exclusive_untold(resource, token, source, preempt_after, caller);
 END
 $$;
 
