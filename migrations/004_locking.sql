@@ -415,7 +415,7 @@ $$;
 --
 -- An advance on use has a caller, and gives up after preempt_after if that may not end a holder. Where
 -- it has waited inside a trigger, the statement that fired that may have a snapshot from before the last
--- holder's commit.
+-- holder's commit. It has not if the same token was recorded, under the lock, before the statement began.
 CREATE FUNCTION wirefence.lock_exclusive(resource text, token bigint, source text, preempt_after interval, caller text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -425,6 +425,7 @@ DECLARE
     deadline CONSTANT timestamptz := CASE WHEN preempt_after IS NOT NULL THEN preempt_at + interval '30 s'
         WHEN current_setting('lock_timeout')::interval > interval '0' THEN began + current_setting('lock_timeout')::interval END;
     granted boolean;
+    superseded boolean;
     deadlocks integer := 0;
     looks integer := 0;
     stage integer := 1;
@@ -444,13 +445,19 @@ BEGIN
         known := wirefence.take_wanted_key(resource);
         seen := wirefence.inspect_holders(resource, token, '{}', 0, caller);
         LOOP
-            SELECT q.deadlocks, q.granted INTO deadlocks, granted
-            FROM wirefence.wait_for_lock(resource, true, wirefence.next_wait(looks, preempt_at, deadline), deadlocks) AS q;
-            EXIT WHEN granted;
-            IF wirefence.superseded(resource, token, source) THEN
-                EXIT WHEN caller IS NOT NULL AND pg_trigger_depth() > 0;
-                RETURN false;
-            ELSIF clock_timestamp() > deadline AND preempt_after IS NULL THEN
+            BEGIN
+                SELECT q.deadlocks, q.granted INTO deadlocks, granted
+                FROM wirefence.wait_for_lock(resource, true, wirefence.next_wait(looks, preempt_at, deadline), deadlocks) AS q;
+                superseded := CASE WHEN granted AND current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN false -- the caller locks the row
+                                   ELSE wirefence.superseded(resource, token, source) END;
+                IF granted AND superseded THEN
+                    RAISE SQLSTATE 'WF000'; -- gives the lock back, for which others of the same token wait
+                END IF;
+            EXCEPTION WHEN SQLSTATE 'WF000' THEN
+                granted := false;
+            END;
+            EXIT WHEN granted OR superseded;
+            IF clock_timestamp() > deadline AND preempt_after IS NULL THEN
                 RAISE lock_not_available USING
                     MESSAGE = 'canceling statement due to lock timeout',
                     DETAIL = 'Older transactions hold resource ' || wirefence.quote_name(resource) || ', and its preempt_after ends none.';
@@ -469,11 +476,14 @@ BEGIN
             seen := wirefence.inspect_holders(resource, token, seen, CASE WHEN known OR stage > 1 OR looks > 3 THEN stage ELSE 0 END, caller);
             known := wirefence.take_wanted_key(resource);
         END LOOP;
-        IF caller IS NOT NULL AND pg_trigger_depth() > 0 THEN
+        IF caller IS NOT NULL AND pg_trigger_depth() > 0 AND NOT EXISTS (
+            SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = resource AND l.last_token = token AND l.granted_at < statement_timestamp()) THEN
             RAISE serialization_failure USING
                 MESSAGE = 'could not serialize access to a fenced resource',
                 DETAIL = 'The statement waited for former holders of resource ' || wirefence.quote_name(resource) || ', and does not see what they committed.',
                 HINT = 'Retry the transaction.';
+        ELSIF superseded THEN
+            RETURN false;
         END IF;
     END IF;
     PERFORM wirefence.announce(resource, token), wirefence.settle_citus(resource, wirefence.citus_group() IS NULL);

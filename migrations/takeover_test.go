@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -434,6 +435,36 @@ func TestAnAdvanceThatWaitedInATrigger(t *testing.T) {
 		if got := value[int](t, second, "SELECT total FROM sums"); got != 110 {
 			t.Errorf("the sum is %d", got)
 		}
+	})
+}
+
+// The first statements of many workers with one new token: those that began after the first of them had
+// advanced see what former holders have committed. They pass, and don't wait for each other.
+func TestACrowdWithANewToken(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		guarded(t, db)
+		first, second, third, early, gate := db.app(t), db.app(t), db.app(t), db.app(t), db.app(t)
+		mustExec(t, first, `SELECT wirefence.protect('free', 'free'); CREATE TABLE late (id int); SELECT wirefence.protect('late', 'free');
+			CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
+			CREATE TRIGGER a_waits BEFORE INSERT ON late FOR EACH STATEMENT EXECUTE FUNCTION waits()`)
+		for _, worker := range []*pgx.Conn{first, second, third, early} {
+			mustExec(t, worker, "SET wirefence.token = 'free=2'")
+		}
+		mustExec(t, gate, "SELECT pg_advisory_lock(1)")
+		before := db.start(t, early, "INSERT INTO late VALUES (1)")
+		mustExec(t, first, "BEGIN; INSERT INTO free VALUES (1)")
+		mustExec(t, second, "BEGIN")
+		mustExec(t, third, "BEGIN")
+		waiting, too := db.start(t, second, "INSERT INTO free VALUES (2)"), db.start(t, third, "INSERT INTO free VALUES (3)")
+		mustExec(t, gate, "SELECT pg_advisory_unlock(1)")
+		mustExec(t, gate, fmt.Sprintf(`DO $$ BEGIN
+			WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pid = %d AND NOT granted AND objid <> 1) LOOP PERFORM pg_sleep(0.002); END LOOP; END $$`, early.PgConn().PID()))
+		mustExec(t, first, "COMMIT")
+		wantCode(t, <-waiting, "")
+		wantCode(t, <-too, "")
+		wantCode(t, <-before, "40001")
+		mustExec(t, second, "COMMIT")
+		mustExec(t, third, "COMMIT")
 	})
 }
 
