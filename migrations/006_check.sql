@@ -515,15 +515,11 @@ BEGIN
 END
 $$;
 
--- check checks every pair of a fence for this transaction and raises a refusal. A null fence
--- means that of the session, in its variable or its name; an empty variable is no fence.
---
--- It returns null; none if there is no fence; or unfenced if one is required: then the transaction
--- is READ ONLY from here on, which it was not before. With shadow, and for resources and classes in
--- mode shadow, it returns the refusal that it would have raised, and changes nothing. A standby
--- lags behind its primary and cannot judge tokens: there check judges rows alone.
---
--- Tokens are checked with the rights of wirefence_owner, rows with those of the caller.
+-- check returns null; none if there is no fence, as if the variable is empty; or unfenced if one is
+-- required: then the transaction is READ ONLY from here on, which it was not before. With shadow, and
+-- for resources and classes in mode shadow, it returns the refusal that it would have raised, and
+-- changes nothing. A standby lags behind its primary and cannot judge tokens: there check judges rows
+-- alone. Tokens are checked with the rights of wirefence_owner, rows with those of the caller.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
 LANGUAGE sql VOLATILE
 RETURN CASE WHEN shadow IS NOT TRUE AND default_resource IS NULL AND strpos(coalesce(fence, current_setting('wirefence.token', true)), '(') = 0

@@ -62,11 +62,9 @@ BEGIN
 END
 $$;
 
--- seal records a grant of a source; null names none. Once it has committed, no transaction
--- with an older token can commit. It returns false if the token is not higher than
--- last_token, or if grants of the resource may be lost or were forgotten; then it has raised
+-- seal returns false, too, if grants of the resource may be lost or were forgotten; then it has raised
 -- last_token, and the next token must exceed that. It raises WF003 if an operator or an earlier seal has
--- named another source for the resource.
+-- named another source for the resource. A null source names none.
 --
 -- The first seal sets advance to grant, unless an operator has set it.
 CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text, source text) RETURNS boolean
@@ -155,10 +153,9 @@ BEGIN
 END
 $$;
 
--- status lists the resources, with the number of backends that a takeover of each would wait
--- for: they have a checked transaction or a hold of the session. former says that the
--- resource was sealed before a promotion or a restore, so that it accepts no token until the
--- next seal; on a standby it is always false.
+-- The writers of status have a checked transaction or a hold of the session. former says that the
+-- resource was sealed before a promotion or a restore, so that it accepts no token until the next seal;
+-- on a standby it is always false.
 CREATE FUNCTION wirefence.status()
 RETURNS TABLE (resource text, last_token bigint, holder text, granted_at timestamptz,
                advance text, reuse text, preempt_after interval, writers bigint, mode text, failover text, former boolean)

@@ -197,8 +197,7 @@ BEGIN
 END
 $$;
 
--- release_notice returns the payload of a notification on the channel wirefence_released. It
--- is a hash, because every role may listen and must not learn the names of resources.
+-- release_notice returns a hash, because every role may listen and must not learn names of resources.
 CREATE FUNCTION wirefence.release_notice(resource text) RETURNS text
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp
 AS $$ SELECT encode(sha256(convert_to(resource, 'UTF8')), 'hex') $$;
@@ -260,8 +259,6 @@ BEGIN
 END
 $$;
 
--- revoke locks the present holder out at once: it terminates its open transactions, ends its
--- lease if PostgreSQL keeps it, and returns the new last_token, which nobody was granted.
 CREATE FUNCTION wirefence.revoke(resource text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -72,11 +72,10 @@ AS $$
     FROM unnest(named) AS n(name)
 $$;
 
--- declare_resource records a resource before its first token. It returns true if the resource
--- was unknown, false if it exists with all the settings that were named, and raises
--- duplicate_object if one of them differs. By default only a seal advances a declared
--- resource, so no client can use up its tokens. Its grants exceed all tokens that were forgotten;
--- the tokens of another service, with advance = use, begin anywhere.
+-- declare_resource raises duplicate_object if the resource exists with another setting than one that
+-- is named. By default only a seal advances a declared resource, so no client can use up its tokens. Its
+-- grants exceed all tokens that were forgotten; those of another service, with advance = use, begin
+-- anywhere.
 CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                            advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
                                            mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS boolean
@@ -132,13 +131,10 @@ BEGIN
 END
 $$;
 
--- set_resource changes the settings that are named and returns them with the values before
--- and after. The others stay.
---
--- Another source, or another last_token, locks the present holder out as revoke does. Another
--- source without a last_token raises the last token by one. If last_token goes down, tokens
--- from before could be accepted again, so from then on each token must name the source,
--- unless must_name_source says otherwise.
+-- For set_resource, another source, or another last_token, locks the present holder out as revoke does.
+-- Another source without a last_token raises the last token by one. If last_token goes down, tokens from
+-- before could be accepted again, so from then on each token must name the source, unless
+-- must_name_source says otherwise.
 CREATE FUNCTION wirefence.set_resource(resource text, reason text, source text DEFAULT NULL, must_name_source boolean DEFAULT NULL,
                                        advance text DEFAULT NULL, reuse text DEFAULT NULL, preempt_after text DEFAULT NULL,
                                        last_token bigint DEFAULT NULL, mode text DEFAULT NULL, failover text DEFAULT NULL) RETURNS jsonb
@@ -208,9 +204,7 @@ BEGIN
 END
 $$;
 
--- set_undeclared sets how tokens of unknown resources are judged: allow, or refuse with
--- WF008. Every resource that is in resource_locks at that time counts as declared. It returns
--- the setting with its value before and after.
+-- For set_undeclared every resource that is in resource_locks at that time counts as declared.
 CREATE FUNCTION wirefence.set_undeclared(undeclared text, reason text) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -230,10 +224,8 @@ BEGIN
 END
 $$;
 
--- set_failover sets whether a promotion invalidates tokens, for all resources without a
--- setting of their own, and for those that are recorded later. It returns the setting with
--- its value before and after. A transaction that has advanced a resource keeps its row locked, for as
--- long as it likes: set_failover gives up, so that the rows it has locked itself block no seal.
+-- A transaction that has advanced a resource keeps its row locked, for as long as it likes: set_failover
+-- gives up, so that the rows it has locked itself block no seal.
 CREATE FUNCTION wirefence.set_failover(failover text, reason text) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$

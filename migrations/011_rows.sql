@@ -596,10 +596,8 @@ $$;
 
 CREATE AGGREGATE wirefence.record_rows(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.declare_called);
 
--- declare_rows makes the rows of a table judges of their own claims: a fence class(key)=claim
--- is valid while the row with this key has this claim and meets the condition. Called again it
--- changes the declaration. The caller must own the table, and its expressions are read with the
--- rights of the caller.
+-- declare_rows changes the declaration if it is called again. The expressions are read with the rights
+-- of the caller.
 CREATE FUNCTION wirefence.declare_rows(class text, "table" regclass, key text[], claim text, "while" text, shadow boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -669,8 +667,6 @@ CREATE FUNCTION wirefence.drop_rows(class text) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.drop_class(class);
 
--- rows lists the declared classes; fault says why a class refuses all its fences, null if it
--- does not.
 CREATE FUNCTION wirefence.rows() RETURNS TABLE (class text, relation text, key text[], claim text, "while" text, mode text, declared_by text, declared_at timestamptz, fault text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -360,11 +360,8 @@ $$;
 
 CREATE AGGREGATE wirefence.retract_guard(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.retract_called);
 
--- protect guards a table, its partitions and the tables that inherit from it: from then on a
--- write needs a token of the resource or, with a template such as report:{tenant}:{id}, of
--- the resource of each row. Called again it repairs guards, and includes partitions and child
--- tables that were added since. In shadow mode a guard refuses nothing and records in the
--- history what it would refuse.
+-- protect repairs guards if it is called again, and includes partitions and child tables that were
+-- added since.
 CREATE FUNCTION wirefence.protect("table" regclass, resource text, shadow boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -379,8 +376,6 @@ BEGIN
 END
 $$;
 
--- unprotect removes the guards of a table, of its partitions and of tables that inherit from
--- it.
 CREATE FUNCTION wirefence.unprotect("table" regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -424,8 +419,7 @@ CREATE FUNCTION wirefence.forget_guard(name text) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.forget_declaration(name);
 
--- guarded lists the tables that are declared as guarded, those that have guards without a
--- declaration, and what is wrong with each; fault is null if nothing is.
+-- guarded also lists tables that have guards without a declaration.
 CREATE FUNCTION wirefence.guarded() RETURNS TABLE (relation text, resource text, declared_as text, protected_by text, protected_at timestamptz, fault text, mode text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -316,9 +316,8 @@ AS $$
     WHERE (b.marked_at > clock_timestamp() - interval '50 s') IS NOT TRUE
 $$;
 
--- prune_history deletes up to 10,000 rows beyond the bounds and returns how many. It also
--- deletes up to 10,000 bypasses, by age alone: refusals, which every role can cause, must not
--- displace them. Proxies call it regularly.
+-- prune_history also deletes up to 10,000 bypasses, by age alone: refusals, which every role can cause,
+-- must not displace them.
 CREATE FUNCTION wirefence.prune_history() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -337,7 +336,6 @@ BEGIN
 END
 $$;
 
--- set_history changes the bounds that are given and returns the new bounds.
 CREATE FUNCTION wirefence.set_history(INOUT max_rows bigint DEFAULT NULL, INOUT max_age interval DEFAULT NULL)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -353,8 +351,6 @@ BEGIN
 END
 $$;
 
--- history returns the newest rows, of one resource, since a time, of some kinds; null means
--- all. The newest row is the last. The rows include bypasses.
 CREATE FUNCTION wirefence.history(resource text DEFAULT NULL, since timestamptz DEFAULT NULL, kinds text[] DEFAULT NULL, max_rows integer DEFAULT 100)
 RETURNS SETOF wirefence.history
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -419,9 +415,8 @@ BEGIN
 END
 $$;
 
--- collect_refusals records the last refusals in a database that no proxy looks after: at most
--- four of those since the last call. It records none from a time at which a proxy did. The
--- current token and its holder are those of now.
+-- collect_refusals records none from a time at which a proxy looked after the database. The current
+-- token and its holder are those of now.
 CREATE FUNCTION wirefence.collect_refusals() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
@@ -452,11 +447,10 @@ BEGIN
 END
 $$;
 
--- history_totals returns the size and the bounds of the history. max_rows applies separately
--- to the rows that issuers cause and to all others. unrecorded is the number of refusals that
--- this database raised and no proxy has recorded. If a proxy marks them, it is the number at
--- the last mark, and unrecorded_at is when it last rose; otherwise it includes refusals that
--- a proxy may be about to record. dropped is the number of rows that could not be written.
+-- max_rows of history_totals applies separately to the rows that issuers cause and to all others. If a
+-- proxy marks refusals, unrecorded is their number at the last mark, and unrecorded_at is when it last
+-- rose; otherwise it includes refusals that a proxy may be about to record. dropped is the number of rows
+-- that could not be written.
 CREATE FUNCTION wirefence.history_totals(OUT kept bigint, OUT max_rows bigint, OUT max_age interval, OUT oldest timestamptz,
                                          OUT raised bigint, OUT unrecorded bigint, OUT dropped bigint, OUT unrecorded_at timestamptz)
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp

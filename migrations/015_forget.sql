@@ -52,13 +52,10 @@ BEGIN
 END
 $$;
 
--- forget makes a resource unknown, and removes its row. True: there is no row. False: it is unknown
--- from the commit on, but the row is still there, since an older transaction may read it, or a
--- session uses the lock; a later call removes it. It ends no session, and waits for none but an
--- operator's change of the resource: one that is in use is not forgotten, and raises 55000.
+-- forget returns false if the row is still there, since an older transaction may read it, or a session
+-- uses the lock. It ends no session, and waits for none but an operator's change of the resource.
 --
--- With last_token it forgets the resource only as long as that is its last token. A caller that
--- read the token and then found the lease free in another store thus forgets no later grant.
+-- A caller that read last_token and then found the lease free in another store forgets no later grant.
 CREATE FUNCTION wirefence.forget(resource text, last_token bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -103,9 +100,6 @@ BEGIN
 END
 $$;
 
--- forgettable lists the resources that forget would remove and that were last granted so long ago,
--- and those that it has marked. For another lease store than PostgreSQL the caller has to ask that
--- whether the lease is held.
 CREATE FUNCTION wirefence.forgettable(unused_for interval)
 RETURNS TABLE (resource text, last_token bigint, source text, forgotten boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
