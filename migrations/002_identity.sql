@@ -13,12 +13,6 @@ AS $$
     FROM wirefence.settings AS s
 $$;
 
--- default_failover returns the failover policy of resources for which no operator has set
--- one.
-CREATE FUNCTION wirefence.default_failover() RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT s.failover FROM wirefence.settings AS s $$;
-
 -- row_may_be_lost reports whether a promotion may have lost the row of a resource that is
 -- unknown here. That is possible only where this database grants tokens. Where another
 -- service grants all of them, nobody would ever seal the resource, so it must stay usable.

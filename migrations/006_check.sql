@@ -119,7 +119,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, granted_at, failover)
-    VALUES (resource, token, record_token.source, clock_timestamp(), wirefence.default_failover())
+    VALUES (resource, token, record_token.source, clock_timestamp(), (SELECT s.failover FROM wirefence.settings AS s))
     ON CONFLICT (resource_id) DO UPDATE SET
         last_token = excluded.last_token,
         source = CASE l.advance WHEN 'use' THEN coalesce(l.source, excluded.source) ELSE l.source END,
@@ -268,12 +268,6 @@ BEGIN
 END
 $$;
 
--- describe_refusal returns a verdict as text, for a check in shadow mode: the SQLSTATE, the
--- message and the detail.
-CREATE FUNCTION wirefence.describe_refusal(state text, resource text, token bigint, source text, known wirefence.resource_locks) RETURNS text
-LANGUAGE sql SET search_path = pg_catalog, pg_temp
-AS $$ SELECT concat(state, ': ', r.message, '. ', r.detail) FROM wirefence.refusal_of(state, resource, token, source, known) AS r $$;
-
 -- record_without_waiting records a token if it need not wait for that, and if its own session
 -- does not hold an older one; otherwise a later transaction records it.
 CREATE FUNCTION wirefence.record_without_waiting(resource text, token bigint, source text) RETURNS void
@@ -316,7 +310,9 @@ BEGIN
         ORDER BY u.resource COLLATE "C"
     LOOP
         IF pair.verdict LIKE 'WF%' THEN
-            first_refusal := coalesce(first_refusal, wirefence.describe_refusal(pair.verdict, pair.resource, pair.token, pair.source, pair.known));
+            first_refusal := coalesce(first_refusal, (
+                SELECT concat(pair.verdict, ': ', r.message, '. ', r.detail)
+                FROM wirefence.refusal_of(pair.verdict, pair.resource, pair.token, pair.source, pair.known) AS r));
             IF recording_history THEN
                 PERFORM wirefence.note('shadow', pair.verdict, pair.resource, pair.token, (pair.known).last_token, pair.source, (pair.known).holder, relation);
             END IF;
@@ -325,25 +321,6 @@ BEGIN
         END IF;
     END LOOP;
     RETURN first_refusal;
-END
-$$;
-
--- judge_fence_in_shadow is judge_in_shadow for the text of a fence.
-CREATE FUNCTION wirefence.judge_fence_in_shadow(fence text, default_resource text) RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    read record;
-    message text;
-    detail text;
-BEGIN
-    PERFORM wirefence.suppress_counting(true);
-    read := wirefence.read_fence(fence, default_resource);
-    PERFORM wirefence.suppress_counting(false);
-    RETURN wirefence.judge_in_shadow(read.resources, read.tokens, read.sources, false);
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-    RETURN SQLSTATE || ': ' || message || coalesce('. ' || nullif(detail, ''), '');
 END
 $$;
 
@@ -380,12 +357,12 @@ BEGIN
             PERFORM set_config('transaction_read_only', 'on', true);
         END IF;
         RETURN 'unfenced';
-    ELSIF shadow THEN
-        RETURN wirefence.judge_fence_in_shadow(carried, default_resource);
     END IF;
     pairs := wirefence.read_fence(carried, default_resource);
     IF pairs.resources IS NULL THEN
         NULL;
+    ELSIF shadow THEN
+        RETURN wirefence.judge_in_shadow(pairs.resources, pairs.tokens, pairs.sources, false);
     ELSIF NOT EXISTS (SELECT FROM wirefence.resource_locks AS l WHERE l.resource_id = ANY (pairs.resources) AND l.mode = 'shadow') THEN
         PERFORM wirefence.judge(pairs.resources, pairs.tokens, pairs.sources, caller);
     ELSE
@@ -501,17 +478,19 @@ AS $$
 DECLARE
     carried CONSTANT pg_catalog.text := coalesce(fence, wirefence.carried());
 BEGIN
-    IF pg_catalog.strpos(carried, '(') OPERATOR(pg_catalog.>) 0 THEN
-        RETURN wirefence.check_rows(fence, default_resource, required, shadow);
-    ELSIF pg_catalog.strpos(carried, ',') OPERATOR(pg_catalog.>) 0 AND shadow IS NOT TRUE AND wirefence.check_several(carried) THEN
+    IF shadow THEN
+        RETURN wirefence.check_in_shadow(fence, default_resource, required);
+    ELSIF pg_catalog.strpos(carried, '(') OPERATOR(pg_catalog.>) 0 THEN
+        RETURN wirefence.check_rows(fence, default_resource, required);
+    ELSIF pg_catalog.strpos(carried, ',') OPERATOR(pg_catalog.>) 0 AND wirefence.check_several(carried) THEN
         RETURN NULL;
-    ELSIF default_resource IS NOT NULL AND shadow IS NOT TRUE
+    ELSIF default_resource IS NOT NULL
           AND wirefence.check_current(default_resource, pg_catalog.concat(default_resource, '=', carried)) THEN
         RETURN NULL;
     ELSIF wirefence.carries_name() AND fence IS NULL AND shadow IS NOT TRUE AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried) THEN
         RETURN NULL;
     END IF;
-    RETURN wirefence.check_tokens(fence, default_resource, required::pg_catalog.text, shadow::pg_catalog.text);
+    RETURN wirefence.check_tokens(fence, default_resource, required::pg_catalog.text, 'false');
 END
 $$;
 

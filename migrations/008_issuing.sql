@@ -54,7 +54,7 @@ AS $$
 BEGIN
     PERFORM wirefence.lock_exclusive(resource, NULL, NULL, preempt_after), wirefence.require_durable_commit();
     INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, advance, failover, sealed_under)
-    VALUES (resource, wirefence.next_token(NULL), 'grant', wirefence.default_failover(), wirefence.identity())
+    VALUES (resource, wirefence.next_token(NULL), 'grant', (SELECT s.failover FROM wirefence.settings AS s), wirefence.identity())
     ON CONFLICT (resource_id) DO UPDATE SET
         last_token = wirefence.next_token(l), holder = NULL, granted_at = NULL,
         updated_at = clock_timestamp(), sealed_under = excluded.sealed_under
@@ -67,7 +67,7 @@ $$;
 -- named another source for the resource. A null source names none.
 --
 -- The first seal sets advance to grant, unless an operator has set it.
-CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text, source text) RETURNS boolean
+CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT NULL, source text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -113,7 +113,7 @@ BEGIN
     IF wirefence.lock_exclusive(resource, token, expected, max_wait) THEN
         PERFORM wirefence.require_durable_commit();
         INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, holder, granted_at, sealed_at, advance, failover, sealed_under)
-        VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant', wirefence.default_failover(), wirefence.identity())
+        VALUES (resource, token, seal.source, holder, clock_timestamp(), clock_timestamp(), 'grant', (SELECT s.failover FROM wirefence.settings AS s), wirefence.identity())
         ON CONFLICT (resource_id) DO UPDATE SET
             last_token = excluded.last_token, holder = excluded.holder,
             source = CASE WHEN wirefence.source_is_open(l) THEN excluded.source ELSE coalesce(l.source, excluded.source) END,
@@ -135,10 +135,6 @@ BEGIN
     RETURN false;
 END
 $$;
-
-CREATE FUNCTION wirefence.seal(resource text, token bigint, holder text DEFAULT NULL) RETURNS boolean
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT wirefence.seal(resource, token, holder, NULL) $$;
 
 -- refuse_exhausted raises 22003 for a resource whose last token is too high for another one.
 -- Only a client that invents tokens can cause that.
@@ -192,10 +188,9 @@ AS $$
 $$;
 
 GRANT SELECT ON wirefence.resource_changes TO wirefence_issuer;
-GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text), wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.idle_holders(), wirefence.asynchronous_standbys(), wirefence.identity() TO wirefence_issuer;
+GRANT EXECUTE ON FUNCTION wirefence.seal(text, bigint, text, text), wirefence.status(), wirefence.idle_holders(), wirefence.asynchronous_standbys(), wirefence.identity() TO wirefence_issuer;
 
-COMMENT ON FUNCTION wirefence.seal(text, bigint, text) IS 'Records a grant: the token and its holder. It waits for transactions with older tokens, terminates them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no transaction with an older token can commit.';
-COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'The same, with the lock service that counts the tokens, such as redis. The resource records this source, and refuses tokens of another with WF003.';
+COMMENT ON FUNCTION wirefence.seal(text, bigint, text, text) IS 'Records a grant: the token and its holder. It waits for transactions with older tokens, terminates them after preempt_after of the resource, and returns false if the token is not higher than the last one. Once it has committed, no transaction with an older token can commit. source is the lock service that counts the tokens, such as redis: the resource records it, and refuses tokens of another with WF003.';
 COMMENT ON FUNCTION wirefence.asynchronous_standbys() IS 'Returns how many standbys no commit waits for. It includes those of which wirefence_owner may not see that.';
 COMMENT ON FUNCTION wirefence.idle_holders() IS 'Returns each session that holds a resource, with its login and application, and for how long it has been idle in a transaction: null where wirefence_owner may not see that.';
 COMMENT ON FUNCTION wirefence.status() IS 'Returns each resource with its last token, the holder and the time of the grant, its policy, and how many sessions a takeover would have to wait for.';

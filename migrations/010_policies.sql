@@ -64,12 +64,17 @@ BEGIN
 END
 $$;
 
+-- with_settings returns a row with the settings that were named.
+CREATE FUNCTION wirefence.with_settings(known wirefence.resource_locks, named jsonb) RETURNS wirefence.resource_locks
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM jsonb_populate_record(known, named || CASE named ->> 'preempt_after' WHEN 'never' THEN '{"preempt_after": null}' ELSE '{}' END::jsonb) $$;
+
 -- settings_of lists the settings that were named, each with its value before and after.
-CREATE FUNCTION wirefence.settings_of(named text[], before wirefence.resource_locks, after wirefence.resource_locks) RETURNS jsonb
+CREATE FUNCTION wirefence.settings_of(named jsonb, before wirefence.resource_locks, after wirefence.resource_locks) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT coalesce(jsonb_object_agg(n.name, jsonb_build_array(to_jsonb(before) -> n.name, to_jsonb(after) -> n.name)), '{}')
-    FROM unnest(named) AS n(name)
+    FROM jsonb_object_keys(named) AS n(name)
 $$;
 
 -- declare_resource raises duplicate_object if the resource exists with another setting than one that
@@ -82,13 +87,10 @@ CREATE FUNCTION wirefence.declare_resource(resource text, reason text, source te
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 DECLARE
+    named CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object('source', source, 'must_name_source', must_name_source, 'advance', advance, 'reuse', reuse,
+        'preempt_after', preempt_after, 'mode', mode, 'failover', failover));
     declared wirefence.resource_locks;
     known wirefence.resource_locks;
-    named CONSTANT text[] := array_remove(ARRAY[
-        CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
-        CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
-        CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END,
-        CASE WHEN mode IS NOT NULL THEN 'mode' END, CASE WHEN failover IS NOT NULL THEN 'failover' END], NULL);
     differing text;
 BEGIN
     PERFORM wirefence.check_settings(resource, reason, source, advance, reuse, preempt_after, mode, failover);
@@ -97,13 +99,8 @@ BEGIN
             MESSAGE = 'must_name_source needs a source',
             HINT = 'Give the source of the tokens as well.';
     END IF;
-    declared.source := source;
-    declared.must_name_source := coalesce(must_name_source, false);
-    declared.advance := coalesce(advance, 'grant');
-    declared.reuse := coalesce(reuse, 'allow');
-    declared.preempt_after := CASE WHEN preempt_after IS NULL THEN interval '5 s' ELSE wirefence.read_preempt_after(preempt_after) END;
-    declared.mode := coalesce(mode, 'enforce');
-    declared.failover := coalesce(failover, wirefence.default_failover());
+    declared := wirefence.with_settings(NULL, jsonb_build_object('must_name_source', false, 'advance', 'grant', 'reuse', 'allow', 'preempt_after', '5 s', 'mode', 'enforce',
+        'failover', (SELECT s.failover FROM wirefence.settings AS s)) || named);
     PERFORM wirefence.require_durable_commit();
     INSERT INTO wirefence.resource_locks AS l (resource_id, last_token, source, must_name_source, advance, reuse, preempt_after, mode, failover)
     VALUES (resource, CASE declared.advance WHEN 'grant' THEN wirefence.forgotten_floor() ELSE 0 END, declared.source, declared.must_name_source,
@@ -119,7 +116,7 @@ BEGIN
         RETURN true;
     END IF;
     SELECT * INTO known FROM wirefence.resource_locks AS l WHERE l.resource_id = resource;
-    SELECT string_agg(n.name, ', ') INTO differing FROM unnest(named) AS n(name)
+    SELECT string_agg(n.name, ', ') INTO differing FROM jsonb_object_keys(named) AS n(name)
     WHERE to_jsonb(known) -> n.name IS DISTINCT FROM to_jsonb(declared) -> n.name;
     IF differing IS NOT NULL THEN
         RAISE duplicate_object USING
@@ -141,13 +138,10 @@ CREATE FUNCTION wirefence.set_resource(resource text, reason text, source text D
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
 AS $$
 DECLARE
+    named jsonb := jsonb_strip_nulls(jsonb_build_object('source', source, 'must_name_source', must_name_source, 'advance', advance, 'reuse', reuse,
+        'preempt_after', preempt_after, 'last_token', last_token, 'mode', mode, 'failover', failover));
     known wirefence.resource_locks;
     wanted wirefence.resource_locks;
-    named text[] := array_remove(ARRAY[
-        CASE WHEN source IS NOT NULL THEN 'source' END, CASE WHEN must_name_source IS NOT NULL THEN 'must_name_source' END,
-        CASE WHEN advance IS NOT NULL THEN 'advance' END, CASE WHEN reuse IS NOT NULL THEN 'reuse' END,
-        CASE WHEN preempt_after IS NOT NULL THEN 'preempt_after' END, CASE WHEN last_token IS NOT NULL THEN 'last_token' END,
-        CASE WHEN mode IS NOT NULL THEN 'mode' END, CASE WHEN failover IS NOT NULL THEN 'failover' END], NULL);
     evicts boolean;
     settings jsonb;
 BEGIN
@@ -171,13 +165,7 @@ BEGIN
     IF NOT evicts AND (source <> known.source OR last_token <> known.last_token) THEN
         RAISE serialization_failure USING MESSAGE = 'resource ' || wirefence.quote_name(resource) || ' was changed concurrently', HINT = 'Try again.';
     END IF;
-    wanted := known;
-    wanted.source := coalesce(source, known.source);
-    wanted.advance := coalesce(advance, known.advance);
-    wanted.reuse := coalesce(reuse, known.reuse);
-    wanted.preempt_after := CASE WHEN preempt_after IS NULL THEN known.preempt_after ELSE wirefence.read_preempt_after(preempt_after) END;
-    wanted.mode := coalesce(mode, known.mode);
-    wanted.failover := coalesce(failover, known.failover);
+    wanted := wirefence.with_settings(known, named);
     wanted.last_token := coalesce(last_token, CASE WHEN evicts THEN wirefence.lockout_token(known) ELSE known.last_token END);
     wanted.sealed_under := CASE WHEN evicts AND (last_token IS NOT NULL OR known.advance = 'grant') THEN wirefence.identity() ELSE known.sealed_under END;
     wanted.must_name_source := coalesce(must_name_source, known.must_name_source OR wanted.last_token < known.last_token);
@@ -186,8 +174,8 @@ BEGIN
             MESSAGE = 'must_name_source needs a source',
             HINT = 'Give the source of the tokens as well.';
     END IF;
-    SELECT named || array_agg(n.name) INTO named FROM unnest(ARRAY['last_token', 'must_name_source']) AS n(name)
-    WHERE n.name <> ALL (named) AND to_jsonb(known) -> n.name <> to_jsonb(wanted) -> n.name;
+    SELECT named || coalesce(jsonb_object_agg(n.name, true), '{}') INTO named FROM unnest(ARRAY['last_token', 'must_name_source']) AS n(name)
+    WHERE to_jsonb(known) -> n.name <> to_jsonb(wanted) -> n.name;
     settings := wirefence.settings_of(named, known, wanted);
     PERFORM wirefence.require_durable_commit();
     IF evicts THEN

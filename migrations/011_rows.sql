@@ -253,16 +253,21 @@ BEGIN
 END
 $$;
 
--- judge_rows_in_shadow is judge_rows for a proxy in shadow mode. It raises nothing.
-CREATE FUNCTION wirefence.judge_rows_in_shadow(fence text, default_resource text) RETURNS text
+-- check_in_shadow is check for a proxy in shadow mode, or a guard. It raises nothing.
+CREATE FUNCTION wirefence.check_in_shadow(fence text, default_resource text, required boolean) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    carried CONSTANT text := coalesce(fence, current_setting('wirefence.token', true));
     message text;
     detail text;
 BEGIN
     PERFORM set_config('wirefence.observing', 'on', true);
-    message := wirefence.judge_rows(fence, default_resource, false, true);
+    IF strpos(carried, '(') > 0 THEN
+        message := wirefence.judge_rows(carried, default_resource, false, true);
+    ELSE
+        message := wirefence.check_tokens(fence, default_resource, required::text, 'true');
+    END IF;
     PERFORM set_config('wirefence.observing', '', true);
     RETURN message;
 EXCEPTION WHEN OTHERS THEN
@@ -273,7 +278,7 @@ $$;
 
 -- check_rows is check for a fence that names rows. It decides the frequent cases, a fence of one
 -- row, and one that was checked before; judge_rows decides all others.
-CREATE FUNCTION wirefence.check_rows(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
+CREATE FUNCTION wirefence.check_rows(fence text, default_resource text, required boolean) RETURNS text
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -281,9 +286,7 @@ DECLARE
     judge CONSTANT pg_catalog.text := pg_catalog.format('wirefence.%I', wirefence.row_function(pg_catalog.split_part(carried, '(', 1), 'judge'));
     verdict pg_catalog.text;
 BEGIN
-    IF shadow THEN
-        RETURN wirefence.judge_rows_in_shadow(carried, default_resource);
-    ELSIF pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true), pg_catalog.concat(',', carried, ',')) OPERATOR(pg_catalog.>) 0 THEN
+    IF pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true), pg_catalog.concat(',', carried, ',')) OPERATOR(pg_catalog.>) 0 THEN
         RETURN NULL;
     ELSIF pg_catalog.strpos(carried, ',') OPERATOR(pg_catalog.=) 0 AND pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'off'
           AND pg_catalog.to_regproc(judge) IS NOT NULL THEN
@@ -310,7 +313,7 @@ BEGIN
     END IF;
     IF held_as OPERATOR(pg_catalog.=) 'once' AND manner OPERATOR(pg_catalog.=) 'group'
        AND pg_catalog.strpos(coalesce(fence, wirefence.carried()), '(') OPERATOR(pg_catalog.>) 0 THEN
-        RETURN coalesce(wirefence.check_rows(fence, default_resource, required, false), held_as);
+        RETURN coalesce(wirefence.check_rows(fence, default_resource, required), held_as);
     END IF;
     RETURN held_as;
 END
@@ -682,7 +685,7 @@ END
 $$;
 
 GRANT EXECUTE ON FUNCTION wirefence.note_checked(text), wirefence.proxy_hold(integer, text, text, text, boolean, text),
-    wirefence.check_rows(text, text, boolean, boolean), wirefence.judge_rows(text, text, boolean, boolean), wirefence.judge_rows_in_shadow(text, text),
+    wirefence.check_rows(text, text, boolean), wirefence.judge_rows(text, text, boolean, boolean), wirefence.check_in_shadow(text, text, boolean),
     wirefence.read_rows(text), wirefence.refuse_rows(text, text, bigint, text), wirefence.row_function(text, text), wirefence.exactly(anyelement, anyelement),
     wirefence.decode_text(text, text), wirefence.declare_rows(text, regclass, text[], text, text, boolean), wirefence.plan_rows(text, regclass, text[], name),
     wirefence.is_claim(bigint), wirefence.is_condition(boolean), wirefence.record_rows(text[]), wirefence.drop_class(text[]), wirefence.drop_rows(text),
