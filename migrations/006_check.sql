@@ -487,7 +487,7 @@ BEGIN
     ELSIF default_resource IS NOT NULL
           AND wirefence.check_current(default_resource, pg_catalog.concat(default_resource, '=', carried)) THEN
         RETURN NULL;
-    ELSIF wirefence.carries_name() AND fence IS NULL AND shadow IS NOT TRUE AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried) THEN
+    ELSIF fence IS NULL AND wirefence.carries_name() AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried) THEN
         RETURN NULL;
     END IF;
     RETURN wirefence.check_tokens(fence, default_resource, required::pg_catalog.text, 'false');

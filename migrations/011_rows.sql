@@ -258,7 +258,7 @@ CREATE FUNCTION wirefence.check_in_shadow(fence text, default_resource text, req
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := coalesce(fence, current_setting('wirefence.token', true));
+    carried CONSTANT text := coalesce(fence, wirefence.carried());
     message text;
     detail text;
 BEGIN
