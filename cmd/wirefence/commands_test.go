@@ -236,7 +236,7 @@ func TestRows(t *testing.T) {
 	wirefence(t, issuer(url), "check", "job(acme:17)=5").expect(t, exitUnavailable, "column t.claim does not exist")
 	stranger := issuer(strings.Replace(url, "postgres@", "stranger@", 1))
 	wirefence(t, stranger, append([]string{"rows", "declare", "job"}, good...)...).expect(t, 1, "only the owner of table public.jobs may declare its rows", "GRANT postgres TO stranger", "Set WIREFENCE_OWNER_URL")
-	wirefence(t, stranger, "rows", "drop", "job").expect(t, 1, "only the owner of table")
+	wirefence(t, stranger, "rows", "drop", "job").expect(t, 1, `permission denied to drop class "job"`, "GRANT postgres TO stranger")
 	wirefence(t, issuer(url), "rows", "drop", "job").expect(t, 0).says(t, "class job is not declared any more")
 	wirefence(t, issuer(url), "rows", "drop", "job").expect(t, 1, `class "job" is not declared`, "HINT: wirefence rows list lists the classes.")
 	wirefence(t, issuer(url), "status", "--rows").expect(t, 0).says(t, "No rows are declared.")
