@@ -79,6 +79,7 @@ type exchange struct {
 	awaited  bool // it says something about the client's next message, or its batch
 	about    policy.Carrier
 	answer   policy.Answer
+	refusal  *wire.Error // the error behind the answer Fails or Stuck
 	answered bool
 	verdict  verdict
 	keys     []lockKey // of the locks that are held
@@ -144,7 +145,7 @@ func (o *outstanding) onlyExchangePending() bool {
 
 // exchangeFor sends the exchange of an action ahead of the message.
 func (s *Session) exchangeFor(a policy.Action, out *Out) {
-	mark := len(out.own)
+	mark, before := len(out.own), s.exchange
 	s.timeExchange()
 	switch {
 	case a.Do == policy.Take:
@@ -164,6 +165,9 @@ func (s *Session) exchangeFor(a policy.Action, out *Out) {
 	}
 	out.put(mark)
 	s.exchange.awaited, s.exchange.about = true, a.By
+	if a.Do == policy.GiveBack && before.awaited && before.about == a.By {
+		s.exchange.answer, s.exchange.refusal = before.answer, before.refusal // why it couldn't be held
+	}
 }
 
 // The values of proxy_hold's parameter for what the session holds already.

@@ -231,3 +231,20 @@ func TestPositionsInPlainTexts(t *testing.T) {
 		t.Errorf("sent %q, seen %q", sent, back)
 	}
 }
+
+// A hold whose call was cancelled is given back, and the message that waited for it gets the error.
+func TestAHoldThatIsCancelled(t *testing.T) {
+	s := begunWith(t, Config{Hold: time.Hour}, "orders=33", discard{})
+	call, answers := simple("CALL p()"), [][]byte{append(fails("57014"), ready("I")...), ownExchange("I", row("t"), done("SELECT 1")), append(fails("42601"), ready("I")...)}
+	var back string
+	for i, want := range []string{"wirefence.proxy_hold", "wirefence.proxy_unhold", "wirefence refused this statement"} {
+		var out Out
+		if s.FromClient(call, &out); !strings.Contains(string(joined(&out)), want) {
+			t.Fatalf("step %d: sent %q, want %q", i, joined(&out), want)
+		}
+		back = answered(t, s, answers[i])
+	}
+	if !strings.Contains(back, "C57014\x00") {
+		t.Errorf("the client sees %q", back)
+	}
+}

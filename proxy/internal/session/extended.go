@@ -64,6 +64,8 @@ func (o *outstanding) statementOf(names *ledger.Names[statement], name []byte) (
 	case !found:
 		st = unseen
 		st.text.Flags = o.names.stored
+	case o.names.prepares && len(name) > 0 && st.text.Class == sqltext.Free:
+		st.text.Class = sqltext.Ordinary
 	}
 	return st, true
 }

@@ -203,7 +203,7 @@ func (s *Session) finishTake() {
 		}
 		s.hold.change(policy.AskFails)
 		s.hold.pausedFor, s.hold.pausedUntil = s.hold.by, s.at.Add(pause)
-		x.answer = policy.Fails
+		x.answer, x.refusal = policy.Fails, x.err
 		s.noteSchemaGone("3F000")
 		return
 	case x.verdict == held:
@@ -220,7 +220,7 @@ func (s *Session) finishAsk() {
 	x.answer = answerOf(x.verdict)
 	switch {
 	case x.err != nil || !x.answered:
-		x.answer = policy.Fails
+		x.answer, x.refusal = policy.Fails, x.err
 	case x.answer != policy.Empty && s.cfg.Mode == Shadow:
 		x.answer = policy.Observed
 	case !s.hasSchema() && x.about.Stamp != "":
@@ -244,7 +244,7 @@ func (s *Session) finishGiveBack() {
 		s.hold.failures = 0
 		return
 	}
-	s.exchange.answer = policy.Stuck // don't try again ahead of the same message
+	s.exchange.answer, s.exchange.refusal = policy.Stuck, s.exchange.err // don't try again ahead of the same message
 	if s.noteSchemaGone("3F000", "42883") {
 		return
 	}

@@ -66,7 +66,7 @@ func (n *names) inherit(statements []sqltext.Statement) {
 		st := &statements[i]
 		switch {
 		case st.Flags.Has(sqltext.Stores):
-			n.stored |= st.Flags & effects
+			n.stored, n.prepares = n.stored|st.Flags&effects, true
 		case st.Flags.Has(sqltext.Runs):
 			st.Flags |= n.stored | n.parsed
 		}

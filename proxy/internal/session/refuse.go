@@ -104,8 +104,8 @@ func (s *Session) refusal(a policy.Action, body []byte, m *policy.Message) *wire
 	case fence.TokenRequired:
 		return s.noFence()
 	}
-	if a.Refusal.Reason == policy.ByExchange && s.exchange.err != nil {
-		return s.exchange.err
+	if a.Refusal.Reason == policy.ByExchange && s.exchange.refusal != nil {
+		return s.exchange.refusal
 	}
 	e := refusalOf(fence.CannotBeFenced, "", "", "")
 	switch a.Refusal.Reason {

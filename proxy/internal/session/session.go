@@ -152,6 +152,7 @@ type names struct {
 	// stored has the effects of all that a PREPARE or DECLARE has stored, and parsed those of all
 	// that a Parse has: an EXECUTE may have any of them.
 	stored, parsed sqltext.Flags
+	prepares       bool // a text had a PREPARE, which may have given a name anew
 }
 
 type phase uint8
