@@ -47,7 +47,7 @@ var All = []Rule{
 	{"EXECUTE does what was prepared", []edit{{judgeGo, "st.Flags |= n.stored | n.parsed", "_ = st"}}},
 	{"texts release locks", []edit{{statementGo, "s.st.flags |= m.flags", "s.st.flags |= m.flags &^ Unlocks"}}},
 	{"texts set the variable", []edit{{statementGo, "s.st.flags |= m.flags", "s.st.flags |= m.flags &^ SetsVariable"}}},
-	{"RESET ALL sets the variable", []edit{{classGo, `Cleans | flagsIf(s.word(1, "all"), Resets)` + "\n", "Cleans\n"}}},
+	{"RESET ALL sets the variable", []edit{{classGo, `Cleans | flagsIf(s.word(1, "all"), Resets) |`, "Cleans |"}}},
 	{"a hold counts from its answer on", []edit{{factsGo, "return f.Hold.State == Held && f.Hold.By == by", "return f.Hold.State != NoHold && f.Hold.By == by"}}},
 	{"a hold has a mark of its own", []edit{{sessionGo, "for s.hold.number == 0 {", "for false {"}}},
 	{"no hold counts behind a release", []edit{{applyGo, "if flags.Has(sqltext.Unlocks) {", "if false {"}}},
