@@ -64,7 +64,7 @@ func (o *outstanding) statementOf(names *ledger.Names[statement], name []byte) (
 	case !found:
 		st = unseen
 		st.text.Flags = o.names.stored
-	case o.names.prepares && len(name) > 0 && st.text.Class == sqltext.Free:
+	case o.names.prepares && len(name) > 0 && st.text.Class == sqltext.Free && !bytes.HasPrefix(name, []byte(ownPrefix)): // of another proxy
 		st.text.Class = sqltext.Ordinary
 	}
 	return st, true

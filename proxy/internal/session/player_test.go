@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -34,7 +35,7 @@ func (p *player) connect() {
 	w, d := p.world, p.draw
 	s := w.setup
 	p.ahead, p.leaves, p.left = d.n(4) == 3, d.n(2) == 1, 2+d.n(12)
-	p.plain = !s.policy.unlockers && !s.policy.required && d.n(8) == 7
+	p.plain = !s.policy.unlockers && !s.policy.required && !s.policy.leased && d.n(8) == 7
 	if p.bare = !p.plain && d.n(8) == 7; p.bare {
 		p.left = 2
 	}
@@ -46,19 +47,30 @@ func (p *player) connect() {
 	b.id, b.primary = fmt.Sprint("s", w.sessions), w.primary
 	w.backends = append(w.backends, b)
 	p.traffic = &traffic{dice: w.dice, server: b, at: &w.at}
-	p.session = p.newSession(p.proxy, w.sessions)
+	var lease Lease
+	if s.policy.leased {
+		lease = tenure(w.retell("lease=1"))
+	}
+	p.session = p.newSession(p.proxy, w.sessions, lease)
 	// Up to 15, a far proxy that requires a fence refuses SET transaction_read_only = off, which is
 	// in the near one's exchange.
 	if !p.plain && d.n(3) == 2 && !(s.policy.required && s.major < 16) {
-		p.far = &traffic{dice: w.dice, server: b, at: &w.at, session: p.newSession(w.proxies[d.n(2)], -w.sessions)}
+		p.far = &traffic{dice: w.dice, server: b, at: &w.at, session: p.newSession(w.proxies[d.n(2)], -w.sessions, nil)}
 	}
 	p.plan, p.open, p.moved, p.said = nil, false, w.at, nil
 	b.greet()
 }
 
+// tenure is the fence of the near proxy's lease, which the far one knows nothing of.
+type tenure string
+
+func (t tenure) Fence() string            { return string(t) }
+func (t tenure) Resource() fence.Resource { return "lease" }
+func (t tenure) Holder() string           { return "another" }
+
 // newSession is a session in a proxy, with a number that is the same in each run.
-func (p *player) newSession(proxy *asker, number int) *Session {
-	s := p.world.setup.session(p.world.dice, &p.world.at, proxy.databases)
+func (p *player) newSession(proxy *asker, number int, lease Lease) *Session {
+	s := p.world.setup.session(lease, &p.world.at, proxy.databases)
 	if own := &s.hold.number; *own != 0 {
 		*own = int32(number)
 		s.ownName = ownPrefix + fmt.Sprint(number)

@@ -66,18 +66,19 @@ func newTraffic(s *setup, direct bool) *traffic {
 	d, at := &dice{left: s.travel}, time.Unix(1000, 0)
 	t := &traffic{dice: d, server: newBackend(d, s.major, s.policy, s.token), at: &at, pending: s.sends(), messages: 3 * len(s.script), leaves: s.leaves()}
 	if !direct {
-		t.session = s.session(d, t.at, NewDatabases(func() time.Time { return at }))
+		var lease Lease
+		if s.policy.leased {
+			lease = &fickle{d}
+		}
+		t.session = s.session(lease, t.at, NewDatabases(func() time.Time { return at }))
 	}
 	t.server.greet()
 	return t
 }
 
 // session is a new session, with a clock that others move.
-func (s *setup) session(d *dice, at *time.Time, databases *Databases) *Session {
-	policy := Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10, Pooling: PoolingSession, Hold: s.hold, Clock: func() time.Time { return *at }}
-	if s.policy.leased {
-		policy.Lease = &fickle{d}
-	}
+func (s *setup) session(lease Lease, at *time.Time, databases *Databases) *Session {
+	policy := Config{Mode: s.mode, RequireFence: s.policy.required, MaxStatement: 1 << 10, Pooling: PoolingSession, Hold: s.hold, Lease: lease, Clock: func() time.Time { return *at }}
 	return New(NewConfig(policy), databases, &wire.Startup{Params: map[string]string{"user": "u"}}, silent{})
 }
 

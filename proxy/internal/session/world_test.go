@@ -56,7 +56,7 @@ func newWorld(seed uint64, size int, broken defects, skip map[int]bool) *world {
 	w := &world{primary: newPrimary(), dice: d, at: time.Unix(1000, 0), left: size, skip: skip, known: map[string]int64{"a": 1, "b": 1, "lease": 1}}
 	w.broken = broken
 	w.setup = setup{major: pick(d, 18, 17, 15, 14, 16), hold: pick(d, 50*time.Millisecond, 50*time.Millisecond, 0)}
-	w.setup.policy = terms{enforced: true, required: d.n(6) == 5, schema: true, unlockers: d.n(6) == 5, snapshots: d.n(6) == 5}
+	w.setup.policy = terms{enforced: true, required: d.n(6) == 5, schema: true, unlockers: d.n(6) == 5, snapshots: d.n(6) == 5, leased: d.n(6) == 5}
 	for n := range 2 {
 		w.proxies = append(w.proxies, &asker{databases: NewDatabases(func() time.Time { return w.at }), asks: n == 0 || d.n(2) == 0})
 		w.takers = append(w.takers, &taker{name: fmt.Sprint("taker", n)})
