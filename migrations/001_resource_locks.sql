@@ -84,31 +84,31 @@ CREATE FUNCTION wirefence.identity() RETURNS text
 LANGUAGE sql
 RETURN 'unknown';
 
--- is_here reports whether a row that is pinned to a server is valid on this one. It asks for the
--- timeline each time. To read the system identifier opens a file, so know_server keeps it in a
--- setting of the session.
+-- know_server keeps the identity in a setting of the session, since to read the system identifier
+-- opens a file. A server that isn't in recovery has one timeline for as long as it runs, so no
+-- session outlives the value. It reports false in recovery. PL/pgSQL keeps its callers small: they
+-- call it only where the setting is empty.
+CREATE FUNCTION wirefence.know_server() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NOT pg_is_in_recovery() AND set_config('wirefence.server', wirefence.identity(), false) <> '';
+END
+$$;
+
+-- is_here reports whether a row that is pinned to a server is valid on the one that the session
+-- knows.
 CREATE FUNCTION wirefence.is_here(pinned_to text) RETURNS boolean
 LANGUAGE sql
-RETURN pinned_to = 'unknown';
+RETURN pinned_to = coalesce(current_setting('wirefence.server', true), '');
 
-CREATE FUNCTION wirefence.know_server() RETURNS text
-LANGUAGE sql
-RETURN set_config('wirefence.server', wirefence.identity(), false);
-
--- PostgreSQL inlines these into their callers, so they are VOLATILE as the functions that they
--- call.
+-- PostgreSQL inlines identity into its callers, so it is VOLATILE as the functions that it calls.
 DO $$
 BEGIN
     CREATE OR REPLACE FUNCTION wirefence.identity() RETURNS text
     LANGUAGE sql
     RETURN concat((pg_control_system()).system_identifier, '/', left(pg_walfile_name(pg_current_wal_lsn()), 8), wirefence.citus_group());
     PERFORM wirefence.identity();
-    CREATE OR REPLACE FUNCTION wirefence.is_here(pinned_to text) RETURNS boolean
-    LANGUAGE sql
-    RETURN pinned_to = concat(current_setting('wirefence.server', true), '/', left(pg_walfile_name(pg_current_wal_lsn()), 8), wirefence.citus_group());
-    CREATE OR REPLACE FUNCTION wirefence.know_server() RETURNS text
-    LANGUAGE sql
-    RETURN set_config('wirefence.server', (pg_control_system()).system_identifier::text, false);
 EXCEPTION WHEN OTHERS THEN
     IF current_setting('wirefence.failover', true) = 'trust' THEN
         RETURN;

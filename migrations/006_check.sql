@@ -391,9 +391,9 @@ $$;
 
 -- check_current decides the frequent case: carried is one current token of a resource with a plain
 -- name, whose lock is free. Otherwise it is not true, and another function decides, by the same
--- rules. PL/pgSQL prepares each statement and expression anew in every transaction, and a
--- search_path costs as much as a statement. So this function has one statement, and qualifies
--- every name, those of operators too.
+-- rules. Its caller notes the check. PL/pgSQL prepares each statement and expression anew in every transaction, each function
+-- in them costs as much as it does, and a search_path as much as a statement. So this function has
+-- one statement, with few functions, and qualifies every name, those of operators too.
 --
 -- It takes the lock only once it has found the token current, since no transaction may upgrade
 -- from shared to exclusive. The row that it has found may be older than the lock, in every
@@ -405,21 +405,15 @@ AS $$
 DECLARE
     passed pg_catalog.bool;
 BEGIN
-    LOOP
-        SELECT CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
-                         AND pg_catalog.currtid2('wirefence.resource_locks', l.ctid) OPERATOR(pg_catalog.=) l.ctid
-                         AND wirefence.is_here(l.pinned_to) IS NOT FALSE
-                    THEN wirefence.note_tokens(carried) ELSE false END INTO passed
-        FROM wirefence.resource_locks AS l
-        WHERE l.resource_id OPERATOR(pg_catalog.=) resource AND (l.fence OPERATOR(pg_catalog.=) carried OR l.sourced_fence OPERATOR(pg_catalog.=) carried)
-          AND NOT pg_catalog.pg_is_in_recovery();
-        IF passed THEN
-            RETURN true;
-        ELSIF passed IS NULL OR pg_catalog.current_setting('wirefence.server', true) OPERATOR(pg_catalog.<>) '' THEN
-            RETURN false;
-        END IF;
-        PERFORM wirefence.know_server();
-    END LOOP;
+    IF (pg_catalog.current_setting('wirefence.server', true) OPERATOR(pg_catalog.<>) '') IS NOT TRUE AND NOT wirefence.know_server() THEN
+        RETURN false;
+    END IF;
+    SELECT pg_catalog.pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))
+           AND pg_catalog.currtid2('wirefence.resource_locks', l.ctid) OPERATOR(pg_catalog.=) l.ctid INTO passed
+    FROM wirefence.resource_locks AS l
+    WHERE l.resource_id OPERATOR(pg_catalog.=) resource AND (l.fence OPERATOR(pg_catalog.=) carried OR l.sourced_fence OPERATOR(pg_catalog.=) carried)
+      AND wirefence.is_here(l.pinned_to) IS NOT FALSE;
+    RETURN passed;
 END
 $$;
 
@@ -434,10 +428,8 @@ DECLARE
     missing integer := cardinality(pairs);
     found record;
 BEGIN
-    IF pg_is_in_recovery() OR missing > 32 THEN
+    IF missing > 32 OR (current_setting('wirefence.server', true) <> '') IS NOT TRUE AND NOT wirefence.know_server() THEN
         RETURN false;
-    ELSIF coalesce(current_setting('wirefence.server', true), '') = '' THEN
-        PERFORM wirefence.know_server();
     END IF;
     FOR found IN
         SELECT wirefence.lock_key(l.resource_id) AS key, l.ctid AS row, wirefence.is_here(l.pinned_to) IS NOT FALSE AND count(*) OVER () = missing AS fits
@@ -485,9 +477,11 @@ BEGIN
     ELSIF pg_catalog.strpos(carried, ',') OPERATOR(pg_catalog.>) 0 AND wirefence.check_several(carried) THEN
         RETURN NULL;
     ELSIF default_resource IS NOT NULL
-          AND wirefence.check_current(default_resource, pg_catalog.concat(default_resource, '=', carried)) THEN
+          AND wirefence.check_current(default_resource, pg_catalog.concat(default_resource, '=', carried))
+          AND wirefence.note_tokens(pg_catalog.concat(default_resource, '=', carried)) THEN
         RETURN NULL;
-    ELSIF fence IS NULL AND wirefence.carries_name() AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried) THEN
+    ELSIF fence IS NULL AND wirefence.carries_name() AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried)
+          AND wirefence.note_tokens(carried) THEN
         RETURN NULL;
     END IF;
     RETURN wirefence.check_tokens(fence, default_resource, required::pg_catalog.text, 'false');
@@ -500,16 +494,24 @@ $$;
 -- changes nothing. A standby lags behind its primary and cannot judge tokens: there check judges rows
 -- alone. Tokens are checked with the rights of wirefence_owner, rows with those of the caller.
 CREATE FUNCTION wirefence.check(fence text, default_resource text, required boolean, shadow boolean) RETURNS text
-LANGUAGE sql VOLATILE
-RETURN CASE WHEN shadow IS NOT TRUE AND default_resource IS NULL AND strpos(coalesce(fence, current_setting('wirefence.token', true)), '(') = 0
-                     AND wirefence.check_current(split_part(coalesce(fence, current_setting('wirefence.token', true)), '=', 1), coalesce(fence, current_setting('wirefence.token', true)))
-            THEN NULL ELSE wirefence.check_pairs(fence, default_resource, required, shadow) END;
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    carried CONSTANT pg_catalog.text := coalesce(fence, pg_catalog.current_setting('wirefence.token', true));
+BEGIN
+    IF shadow IS NOT TRUE AND default_resource IS NULL AND pg_catalog.strpos(carried, '(') OPERATOR(pg_catalog.=) 0
+       AND wirefence.check_current(pg_catalog.split_part(carried, '=', 1), carried) AND wirefence.note_tokens(carried) THEN
+        RETURN NULL;
+    END IF;
+    RETURN wirefence.check_pairs(fence, default_resource, required, shadow);
+END
+$$;
 
 CREATE FUNCTION wirefence.check(fence text DEFAULT NULL) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.check(fence, NULL::text, false, false);
 
 GRANT EXECUTE ON FUNCTION wirefence.check(text, text, boolean, boolean), wirefence.check(text), wirefence.check_current(text, text), wirefence.check_several(text), wirefence.check_tokens(text[]),
-    wirefence.check_pairs(text, text, boolean, boolean) TO PUBLIC;
+    wirefence.check_pairs(text, text, boolean, boolean), wirefence.note_tokens(text), wirefence.note_checked(text), wirefence.any_guards() TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.check(text) IS 'Checks every pair of a fence for this transaction, by default of the session''s fence, in wirefence.token or application_name. Takeovers of its resources wait until the transaction ends. It raises WF001 to WF008. Without a fence it does nothing. After a savepoint the check is valid until ROLLBACK TO.';

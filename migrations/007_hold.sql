@@ -205,7 +205,7 @@ DECLARE
     answer text;
 BEGIN
     IF held IN ('nothing', 'same') AND manner <> 'observe' AND default_resource IS NULL AND carried !~ '[,%(]'
-       AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND NOT pg_is_in_recovery() THEN
+       AND current_setting('transaction_isolation') = 'read committed' AND (fence IS NULL OR NOT wirefence.any_guards()) AND ((current_setting('wirefence.server', true) <> '') IS TRUE OR wirefence.know_server()) THEN
         SELECT CASE WHEN NOT ((held = 'nothing' OR wirefence.release_hold(number, k.key) IS NOT NULL) AND l.resource_id IS NOT NULL
                               AND (manner = 'needed' OR NOT wirefence.is_wanted(k.key)) AND wirefence.try_hold(number, k.key)) THEN NULL
                     WHEN currtid2('wirefence.resource_locks', l.ctid) = l.ctid AND wirefence.is_here(l.pinned_to) IS NOT FALSE

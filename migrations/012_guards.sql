@@ -197,10 +197,16 @@ $$;
 CREATE FUNCTION wirefence.guard() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    checked pg_catalog.text := pg_catalog.current_setting('wirefence.checked', true);
+    carried pg_catalog.text;
 BEGIN
-    IF pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true), TG_ARGV[1]) OPERATOR(pg_catalog.>) 0
-       OR TG_NARGS OPERATOR(pg_catalog.=) 2 AND wirefence.check_current(TG_ARGV[0], pg_catalog.current_setting('wirefence.token', true)) THEN
-        NULL;
+    IF pg_catalog.strpos(checked, TG_ARGV[1]) OPERATOR(pg_catalog.>) 0 THEN
+        RETURN NULL;
+    END IF;
+    carried := pg_catalog.current_setting('wirefence.token', true);
+    IF TG_NARGS OPERATOR(pg_catalog.=) 2 AND wirefence.check_current(TG_ARGV[0], carried) THEN
+        checked := pg_catalog.set_config('wirefence.checked', pg_catalog.concat(checked, ',', carried, ','), true);
     ELSIF TG_NARGS OPERATOR(pg_catalog.>) 2 THEN
         PERFORM wirefence.guard_shadowed(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
     ELSE

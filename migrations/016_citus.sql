@@ -167,6 +167,9 @@ BEGIN
             END IF;
             RETURN NULL;
         END';
+    CREATE OR REPLACE FUNCTION wirefence.is_here(pinned_to text) RETURNS boolean -- the group of an open session's node may change
+    LANGUAGE sql
+    RETURN pinned_to = wirefence.identity();
 END
 $$;
 

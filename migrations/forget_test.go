@@ -150,7 +150,7 @@ func TestACheckThatStallsAcrossAForget(t *testing.T) {
 		admin, app, issuer := db.admin(t), db.app(t), db.as(t, "issuer")
 		mustExec(t, admin, `CREATE FUNCTION public.pause() RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT pg_advisory_lock(4711) IS NOT NULL AND pg_advisory_unlock(4711)';
 			DO $$ BEGIN
-				EXECUTE replace(pg_get_functiondef('wirefence.check_current'::regproc), 'SELECT CASE WHEN', 'SELECT CASE WHEN public.pause() AND');
+				EXECUTE replace(pg_get_functiondef('wirefence.check_current'::regproc), 'SELECT pg_catalog.pg_try', 'SELECT public.pause() AND pg_catalog.pg_try');
 				EXECUTE replace(pg_get_functiondef('wirefence.check_several'::regproc), 'SELECT count(', 'SELECT count(public.pause()) OPERATOR(pg_catalog.*) 0 OPERATOR(pg_catalog.+) count(');
 			END $$`)
 		if n := value[int](t, admin, "SELECT count(*) FROM pg_proc WHERE proname = 'check_current' AND prosrc LIKE '%public.pause()%'"); n != 1 {
