@@ -7,7 +7,6 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/ledger"
-	"github.com/wirefence/wirefence/proxy/internal/policy"
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
@@ -26,9 +25,6 @@ func (s *Session) handleError(msg []byte, out *Out) bool {
 	}
 	s.finishCheckSample(&front.Note)
 	code := wire.ErrorCode(msg)
-	if front.Note.takesHold && isRefusal(code) {
-		s.hold.change(policy.Declines)
-	}
 	if isRefusal(code) {
 		s.doubtHold() // a guard or a policy that is newer than the hold may have refused it
 	}
@@ -54,8 +50,8 @@ func (s *Session) handleError(msg []byte, out *Out) bool {
 // cancelled statement has the same SQLSTATE.
 const copyFailed = "CopyGetData"
 
-// isRefusal reports whether an error is one of Wirefence's own. proxy_hold has released all
-// that it had taken before it raises one; another error may come behind its last line.
+// isRefusal reports whether an error is one of Wirefence's own. It doesn't tell what is held: a
+// check of another proxy may have raised it ahead of proxy_hold.
 func isRefusal(code string) bool { return fence.SQLState(code).Condition() != "" }
 
 // handleSkipped records that the server has skipped a message, or failed at it.

@@ -198,9 +198,6 @@ func (s *Session) finishTake() {
 	s.noteNone(x.verdict, true)
 	switch {
 	case x.err != nil || !x.answered:
-		if x.err != nil && isRefusal(x.err.Code) {
-			s.hold.change(policy.Declines)
-		}
 		s.hold.change(policy.AskFails)
 		s.hold.pausedFor, s.hold.pausedUntil = s.hold.by, s.at.Add(pause)
 		x.answer, x.refusal = policy.Fails, x.err
