@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
@@ -96,11 +95,4 @@ func fenceOf(args []string) (f fence.Fence, err error) {
 		return f, usageError{err}
 	}
 	return f, nil
-}
-
-// closeConn closes a connection within a second, so that it doesn't delay the exit.
-func closeConn(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx)
 }

@@ -1,16 +1,25 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/journal"
+	"github.com/wirefence/wirefence/internal/metrics"
 	"github.com/wirefence/wirefence/internal/witness"
+	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/migrations"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -139,4 +148,159 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	d.log.Info("drained")
 	d.sidecar.release(releaseTime, d.log)
 	return d.schema.failed()
+}
+
+// background is work in a goroutine of its own.
+type background struct {
+	stop context.CancelFunc
+	over chan struct{} // closed when the work has returned; nil before start
+}
+
+// start runs work until the context ends or end is called.
+func (b *background) start(ctx context.Context, work func(context.Context)) {
+	ctx, b.stop = context.WithCancel(ctx)
+	over := make(chan struct{})
+	b.over = over
+	go func() {
+		defer close(over)
+		work(ctx)
+	}()
+}
+
+// end stops the work and waits for its return. Without a start it does nothing.
+func (b *background) end() {
+	if b.over == nil {
+		return
+	}
+	b.stop()
+	<-b.over
+}
+
+// newRegistry makes the registry of a proxy, with the metrics of the process.
+func newRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), metrics.Build(thisBuild().Version, migrations.Version()))
+	return r
+}
+
+// resourceNames are the values of the label resource. The proxy's own come first.
+func resourceNames(cfg proxySettings) *metrics.Names {
+	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.Lease), fence.Resource(cfg.Resource))
+}
+
+// figures are the metrics that the proxy reads from its database and lease store; a nil
+// one reads nothing.
+type figures struct {
+	resources *metrics.Resources
+	work      background
+}
+
+// newFigures prepares the metrics of what the settings name. It doesn't connect yet.
+func newFigures(cfg proxySettings, leases *leases, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (*figures, error) {
+	if leases == nil || cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
+		return nil, nil
+	}
+	o := metrics.Options{Pool: leases.database, Names: names, Logger: log}
+	o.Looker, _ = leases.store.(lockclient.Looker)
+	for _, store := range cfg.namedStores() {
+		o.Source = store.Source()
+	}
+	resources, err := metrics.NewResources(o)
+	if err == nil {
+		err = registry.Register(resources)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &figures{resources: resources}, nil
+}
+
+// run reads until end is called.
+func (f *figures) run() {
+	if f != nil {
+		f.work.start(context.Background(), f.resources.Run)
+	}
+}
+
+// end may be called without run.
+func (f *figures) end() {
+	if f != nil {
+		f.work.end()
+	}
+}
+
+// recording writes the proxy's refusals to the history; a nil one writes nothing.
+type recording struct {
+	journal *journal.Journal
+	work    background
+}
+
+// recordingTime bounds the recording of the last refusals when the proxy ends.
+const recordingTime = 2 * time.Second
+
+func newRecording(cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (*recording, error) {
+	switch {
+	case !cfg.History || cfg.Mode == string(proxy.Off):
+		return nil, nil
+	case cfg.DatabaseURL == "":
+		log.Warn("refusals are not recorded in the history, since WIREFENCE_DATABASE_URL is not set")
+		return nil, nil
+	}
+	j, err := journal.New(journal.Options{
+		Connect:    func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, cfg.DatabaseURL) },
+		Proxy:      cfg.processName(),
+		Logger:     log,
+		Registerer: registry,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &recording{journal: j}, nil
+}
+
+// processName is the name of this process in the history.
+func (cfg proxySettings) processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return cmp.Or(cfg.Holder, fmt.Sprintf("%s:%d", host, os.Getpid()))
+}
+
+// refusals returns the proxy's option of that name.
+func (r *recording) refusals() proxy.Refusals {
+	if r == nil {
+		return nil
+	}
+	return r.journal
+}
+
+// run records until end is called.
+func (r *recording) run() {
+	if r != nil {
+		r.work.start(context.Background(), func(ctx context.Context) { r.journal.Run(ctx, recordingTime) })
+	}
+}
+
+// end waits until the last refusals are recorded, or their time is over.
+func (r *recording) end() {
+	if r != nil {
+		r.work.end()
+	}
+}
+
+// openWitness makes the witness of WIREFENCE_WITNESS, and tells the servers that it is asked about.
+// Without the setting it returns nil. It doesn't connect yet.
+func openWitness(url, upstream string) (w *witness.Witness, servers []string, err error) {
+	if url == "" {
+		return nil, nil, nil
+	}
+	servers, err = proxy.UpstreamHosts(upstream)
+	if err == nil {
+		w, err = witness.Open(url, servers)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("WIREFENCE_WITNESS: %w", err)
+	}
+	return w, servers, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/wirefence/wirefence/internal/manual"
 )
@@ -86,4 +87,13 @@ func widthOf(w io.Writer) int {
 		}
 	}
 	return helpWidth
+}
+
+// columns is the width of a terminal, -1 if it is none.
+func columns(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return -1
+	}
+	return int(size.Col)
 }

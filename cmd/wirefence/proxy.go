@@ -4,18 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
-	"os/user"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -155,50 +151,4 @@ func addrs(all []net.Addr) []string {
 		names = append(names, a.String())
 	}
 	return names
-}
-
-// nameSession lets the history, and what is recorded of changes, say who it was, where
-// the connection string doesn't: operators share the issuer's role.
-func nameSession(cfg *pgx.ConnConfig) {
-	if cfg.RuntimeParams["application_name"] != "" {
-		return
-	}
-	name := "wirefence"
-	if who, err := user.Current(); err == nil {
-		name += "/" + who.Username
-	}
-	if host, err := os.Hostname(); err == nil {
-		name += "@" + host
-	}
-	cfg.RuntimeParams["application_name"] = name
-}
-
-// connect opens the issuer's own connection.
-func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	if url == "" {
-		return nil, usageError{errNoDatabase}
-	}
-	return connectBy(ctx, "WIREFENCE_DATABASE_URL", url)
-}
-
-var errNoDatabase = errors.New("WIREFENCE_DATABASE_URL is not set (--database-url): it is the connection string of the issuer's role, as in postgres://issuer@db.internal/app")
-
-// connectBy connects with what a setting names.
-func connectBy(ctx context.Context, setting, url string, edits ...func(*pgx.ConnConfig)) (*pgx.Conn, error) {
-	cfg, err := connstring.Conn(url)
-	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", setting, err)}
-	}
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = 10 * time.Second
-	}
-	if cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		// A pooler may stand before the database: nothing is prepared by name.
-		cfg.DefaultQueryExecMode = pgx.QueryExecModeDescribeExec
-	}
-	nameSession(cfg)
-	for _, edit := range edits {
-		edit(cfg)
-	}
-	return pgx.ConnectConfig(ctx, cfg)
 }

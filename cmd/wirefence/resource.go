@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/migrations"
 )
 
 // ResourceSettings are those of every command on resources.
@@ -327,24 +326,39 @@ func (v values) print(w io.Writer) {
 	}
 }
 
-// onSchema connects to the database, which must have a schema that this binary works with.
-func onSchema(ctx context.Context, url string, do func(conn *pgx.Conn) error) error {
-	conn, err := openSchema(ctx, url)
-	if err != nil {
-		return err
+// checkForAll checks the flags of a command that names no resource.
+func (cfg setSettings) checkForAll() error {
+	others := cfg.PolicySettings
+	others.Reason, others.Failover = "", ""
+	switch {
+	case cfg.Undeclared == "" && cfg.Failover == "":
+		return errors.New("wants one resource, or --undeclared allow or refuse, or --failover reacquire or trust")
+	case cfg.Undeclared != "" && cfg.Failover != "":
+		return errors.New("set --undeclared and --failover one after the other")
+	case others != (PolicySettings{}) || cfg.LastToken != nil:
+		return errors.New("wants one resource: only --undeclared and --failover can be for all")
 	}
-	defer conn.Close(context.Background())
-	return do(conn)
+	return cfg.checkReason()
 }
 
-func openSchema(ctx context.Context, url string) (*pgx.Conn, error) {
-	conn, err := connect(ctx, url)
-	if err != nil {
-		return nil, err
+// setForAll changes the settings of all resources.
+func (cfg setSettings) setForAll(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
+	var changed map[string][2]json.RawMessage
+	var err error
+	done := "it is set for all resources; those in wirefence resource list are known"
+	if cfg.Failover != "" {
+		changed, err = fence.SetFailover(ctx, conn, fence.Failover(cfg.Failover), cfg.Reason)
+		done = "it is set for all resources, except for those of which it was said"
+	} else {
+		changed, err = fence.SetUndeclared(ctx, conn, fence.Undeclared(cfg.Undeclared), cfg.Reason)
 	}
-	if _, err := migrations.Usable(ctx, conn); err != nil {
-		_ = conn.Close(context.WithoutCancel(ctx))
-		return nil, err
+	switch {
+	case err != nil:
+		return err
+	case cfg.inJSON():
+		return printJSON(w, setJSON{Settings: changed})
 	}
-	return conn, nil
+	fmt.Fprintln(w, done)
+	values(changed).print(w)
+	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // firstPassed is the first descriptor that systemd passes (sd_listen_fds(3)).
@@ -150,4 +152,11 @@ func (m *serviceManager) stopping(cfg proxySettings) {
 	m.serving.Store(false)
 	most := cfg.DrainGrace + cfg.DrainTimeout + endTime
 	m.tell("STOPPING=1", "STATUS=Draining", "EXTEND_TIMEOUT_USEC="+strconv.FormatInt(most.Microseconds(), 10))
+}
+
+// monotonic is the time by the clock that systemd compares.
+func monotonic() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // which can't fail
+	return time.Duration(now.Nano())
 }

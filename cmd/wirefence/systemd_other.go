@@ -1,8 +1,0 @@
-//go:build !linux
-
-package main
-
-import "time"
-
-// monotonic is for systemd, which is on Linux alone.
-func monotonic() time.Duration { return 0 }
