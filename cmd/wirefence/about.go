@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"reflect"
@@ -118,8 +116,8 @@ func cutLast(text, separator string) (before, after string, found bool) {
 	return text[:at], text[at+len(separator):], true
 }
 
-// examine returns the report of `wirefence doctor -o json` in the proxy's environment.
-func (cfg proxySettings) examine(ctx context.Context) (json.RawMessage, error) {
+// examine examines what the proxy's settings name, as `wirefence doctor` does.
+func (cfg proxySettings) examine(ctx context.Context) ([]doctor.Result, error) {
 	settings := doctorSettings{
 		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Witness: cfg.Witness, Listen: cfg.Listen,
 		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.Lease, TTL: cfg.TTL, Timeout: 10 * time.Second,
@@ -129,9 +127,5 @@ func (cfg proxySettings) examine(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	defer closeAll()
-	var report bytes.Buffer
-	if err := doctor.PrintJSON(&report, doctor.Run(ctx, in, settings.Timeout)); err != nil {
-		return nil, err
-	}
-	return report.Bytes(), nil
+	return doctor.Run(ctx, in, settings.Timeout), nil
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/internal/console"
+	"github.com/wirefence/wirefence/internal/doctor"
 	"github.com/wirefence/wirefence/internal/series"
 	"github.com/wirefence/wirefence/internal/watched"
 	"github.com/wirefence/wirefence/proxy"
@@ -39,9 +42,9 @@ type admin struct {
 	// drain drains the API at its first call, and returns the end of the time for that.
 	drain func() time.Time
 	// recorder keeps series of the metrics.
-	recorder  *series.Recorder
-	recording background
-	serving   sync.WaitGroup // the listeners
+	recorder     *series.Recorder
+	endRecording func()
+	serving      sync.WaitGroup // the listeners
 }
 
 // serveAdmin serves the probes, the metrics and the API of leases until it is
@@ -72,7 +75,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, leases *leases, files ad
 	a.drain = drainOnce(a.api, cfg.DrainTimeout)
 	a.stop = context.AfterFunc(ctx, func() { a.drain() })
 	// Until close: the console also shows a proxy that drains.
-	a.recording.start(context.WithoutCancel(ctx), a.recorder.Run)
+	a.endRecording = inBackground(context.WithoutCancel(ctx), a.recorder.Run)
 	return a, nil
 }
 
@@ -203,7 +206,15 @@ func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Serve
 	began := time.Now()
 	o.About = func() api.About { return cfg.about(server, began) }
 	if cfg.DatabaseURL != "" {
-		o.Doctor = cfg.examine
+		o.Doctor = func(ctx context.Context) (json.RawMessage, error) {
+			results, err := cfg.examine(ctx)
+			if err != nil {
+				return nil, err
+			}
+			var report bytes.Buffer
+			err = doctor.PrintJSON(&report, results)
+			return report.Bytes(), err
+		}
 	}
 	if a.effects != nil {
 		o.Effects = a.effects
@@ -278,7 +289,7 @@ func (a *admin) close() {
 		a.shutDown(ctx)
 		a.serving.Wait()
 		_ = a.api.Close(ctx)
-		a.recording.end()
+		a.endRecording()
 	}
 	if a.effects != nil {
 		awaitClose(ctx, a.effects.Close)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,16 +31,12 @@ type daemon struct {
 	registry  *prometheus.Registry
 	leases    *leases // the process has one store and one pool; nil where none is named
 	sidecar   *sidecar
-	recording *recording
 	telemetry *telemetry
-	figures   *figures
-	checkup   *checkup
-	forget    *forgetting
 	schema    *schemaWatch
 	witness   *witness.Witness // nil where none is named
-	watching  background       // of the lease store
 	server    *proxy.Server
 	files     adminFiles
+	work      []func(context.Context) // runs while the server serves, a drain included
 }
 
 // newDaemon makes ready all that the settings name. It reads the files, but neither
@@ -51,29 +48,35 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	if cfg.storeNamed(cfg.DatabaseURL) || len(cfg.SealURLs) > 0 {
 		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL, d.registry)
 	}
-	d.sidecar, errs[0] = newSidecar(cfg, d.leases, d.registry, log)
-	d.recording, errs[1] = newRecording(cfg, d.registry, log)
-	d.telemetry, errs[2] = cfg.telemetry(ctx, d.registry, log)
-	d.figures, errs[3] = newFigures(cfg, d.leases, names, d.registry, log)
-	d.checkup, errs[4] = newCheckup(cfg, d.registry, log)
-	d.forget, errs[9] = newForgetting(cfg, d.leases, log)
 	o := cfg.serverOptions()
 	o.Sockets = sockets
+	d.sidecar, errs[0] = newSidecar(cfg, d.leases, d.registry, log)
+	errs[1] = d.add(recordRefusals(&o, cfg, d.registry, log))
+	d.telemetry, errs[2] = cfg.telemetry(ctx, d.registry, log)
+	errs[3] = d.add(readFigures(cfg, d.leases, names, d.registry, log))
+	errs[4] = d.add(checkUp(cfg, d.registry, log))
+	errs[9] = d.add(forgetDaily(cfg, d.leases, log))
+	_ = d.add(d.leases.watch(log), nil)
 	if d.witness, _, errs[8] = openWitness(cfg.Witness, cfg.Upstream); d.witness != nil {
 		o.Witness, o.WitnessBound = d.witness, d.witness.Bound
 	}
-	o.Lease, o.Refusals, o.Ready = d.sidecar.lease(), d.recording.refusals(), d.schema.ready
+	o.Lease, o.Ready = d.sidecar.lease(), d.schema.ready
 	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, d.registry, names.Label, d.telemetry.tracer()
 	d.server, errs[5] = proxy.New(o)
 	d.files, errs[6] = readAdminFiles(cfg, log)
 	return d, errors.Join(errs...)
 }
 
+// add adds work, unless it is nil, and passes the error on.
+func (d *daemon) add(work func(context.Context), err error) error {
+	if work != nil {
+		d.work = append(d.work, work)
+	}
+	return err
+}
+
 // end ends what newDaemon began.
 func (d *daemon) end() {
-	d.schema.end()
-	d.checkup.end()
-	d.figures.end()
 	d.telemetry.end()
 	if d.witness != nil {
 		_ = d.witness.Close()
@@ -91,18 +94,25 @@ const closeTime = time.Second
 // awaitClose returns when close has, which waits for calls that are under way, or when the
 // context has ended.
 func awaitClose(ctx context.Context, close func()) {
-	var closing background
-	closing.start(context.Background(), func(context.Context) { close() })
-	select {
-	case <-closing.over:
-	case <-ctx.Done():
-	}
+	closed, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		close()
+	}()
+	<-closed.Done()
 }
 
-// watch watches the lease store, if one is named, until ctx ends.
-func (d *daemon) watch(ctx context.Context) {
-	if d.leases != nil {
-		d.watching.start(ctx, func(ctx context.Context) { d.leases.watch(ctx, d.log) })
+// inBackground runs each work in a goroutine of its own until the context ends or end is
+// called, which waits for their return.
+func inBackground(ctx context.Context, all ...func(context.Context)) (end func()) {
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	for _, work := range all {
+		running.Go(func() { work(ctx) })
+	}
+	return func() {
+		stop()
+		running.Wait()
 	}
 }
 
@@ -112,13 +122,15 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	signals.reload(d.log, manager.reloading, d.server.Reload, func() error { return d.files.reload(d.log) }, manager.reloaded)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	if err := d.schema.begin(ctx, end); err != nil {
+	endLooking, err := d.schema.begin(ctx, end)
+	if err != nil {
 		if ctx.Err() != nil {
 			d.log.Info("ended by a signal before it served")
 			return nil
 		}
 		return err
 	}
+	defer endLooking()
 	if err := d.server.Listen(); err != nil {
 		return fmt.Errorf("WIREFENCE_LISTEN: %w", err)
 	}
@@ -129,14 +141,7 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	defer admin.close()
 	d.log.Info("serving", "version", thisBuild().Version, "listen", addrs(d.server.Addrs()), "upstream", d.cfg.Upstream, "mode", d.cfg.Mode,
 		"unfenced_writes", d.cfg.UnfencedWrites, "admin", d.cfg.AdminListen, "api", d.cfg.apiListen())
-	d.recording.run()
-	defer d.recording.end()
-	d.figures.run()
-	d.watch(ctx)
-	defer d.watching.end()
-	d.checkup.run()
-	d.forget.run()
-	defer d.forget.end()
+	defer inBackground(context.WithoutCancel(ctx), d.work...)()
 	d.sidecar.run(ctx)
 	manager.ready(addrs(d.server.Addrs()))
 	defer context.AfterFunc(ctx, func() { manager.stopping(d.cfg) })()
@@ -148,32 +153,6 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	d.log.Info("drained")
 	d.sidecar.release(releaseTime, d.log)
 	return d.schema.failed()
-}
-
-// background is work in a goroutine of its own.
-type background struct {
-	stop context.CancelFunc
-	over chan struct{} // closed when the work has returned; nil before start
-}
-
-// start runs work until the context ends or end is called.
-func (b *background) start(ctx context.Context, work func(context.Context)) {
-	ctx, b.stop = context.WithCancel(ctx)
-	over := make(chan struct{})
-	b.over = over
-	go func() {
-		defer close(over)
-		work(ctx)
-	}()
-}
-
-// end stops the work and waits for its return. Without a start it does nothing.
-func (b *background) end() {
-	if b.over == nil {
-		return
-	}
-	b.stop()
-	<-b.over
 }
 
 // newRegistry makes the registry of a proxy, with the metrics of the process.
@@ -188,15 +167,9 @@ func resourceNames(cfg proxySettings) *metrics.Names {
 	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.Lease), fence.Resource(cfg.Resource))
 }
 
-// figures are the metrics that the proxy reads from its database and lease store; a nil
-// one reads nothing.
-type figures struct {
-	resources *metrics.Resources
-	work      background
-}
-
-// newFigures prepares the metrics of what the settings name. It doesn't connect yet.
-func newFigures(cfg proxySettings, leases *leases, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (*figures, error) {
+// readFigures returns the work that reads metrics from what the settings name, the database and the
+// lease store. It doesn't connect yet.
+func readFigures(cfg proxySettings, leases *leases, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (func(context.Context), error) {
 	if leases == nil || cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
 		return nil, nil
 	}
@@ -212,33 +185,14 @@ func newFigures(cfg proxySettings, leases *leases, names *metrics.Names, registr
 	if err != nil {
 		return nil, err
 	}
-	return &figures{resources: resources}, nil
-}
-
-// run reads until end is called.
-func (f *figures) run() {
-	if f != nil {
-		f.work.start(context.Background(), f.resources.Run)
-	}
-}
-
-// end may be called without run.
-func (f *figures) end() {
-	if f != nil {
-		f.work.end()
-	}
-}
-
-// recording writes the proxy's refusals to the history; a nil one writes nothing.
-type recording struct {
-	journal *journal.Journal
-	work    background
+	return resources.Run, nil
 }
 
 // recordingTime bounds the recording of the last refusals when the proxy ends.
 const recordingTime = 2 * time.Second
 
-func newRecording(cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (*recording, error) {
+// recordRefusals returns the work that writes the proxy's refusals to the history.
+func recordRefusals(o *proxy.Options, cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (func(context.Context), error) {
 	switch {
 	case !cfg.History || cfg.Mode == string(proxy.Off):
 		return nil, nil
@@ -255,7 +209,8 @@ func newRecording(cfg proxySettings, registry prometheus.Registerer, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	return &recording{journal: j}, nil
+	o.Refusals = j
+	return func(ctx context.Context) { j.Run(ctx, recordingTime) }, nil
 }
 
 // processName is the name of this process in the history.
@@ -265,28 +220,6 @@ func (cfg proxySettings) processName() string {
 		host = "unknown"
 	}
 	return cmp.Or(cfg.Holder, fmt.Sprintf("%s:%d", host, os.Getpid()))
-}
-
-// refusals returns the proxy's option of that name.
-func (r *recording) refusals() proxy.Refusals {
-	if r == nil {
-		return nil
-	}
-	return r.journal
-}
-
-// run records until end is called.
-func (r *recording) run() {
-	if r != nil {
-		r.work.start(context.Background(), func(ctx context.Context) { r.journal.Run(ctx, recordingTime) })
-	}
-}
-
-// end waits until the last refusals are recorded, or their time is over.
-func (r *recording) end() {
-	if r != nil {
-		r.work.end()
-	}
 }
 
 // openWitness makes the witness of WIREFENCE_WITNESS, and tells the servers that it is asked about.

@@ -246,11 +246,16 @@ func openMeasuredLeases(ctx context.Context, cfg LeaseSettings, databaseURL stri
 	return l, nil
 }
 
-// watch watches whether the store answers until ctx ends.
-func (l *leases) watch(ctx context.Context, log *slog.Logger) {
-	if looker, ok := l.store.(lockclient.Looker); ok {
-		l.measured.Watch(ctx, looker, log)
+// watch returns the work that watches whether the store answers, nil where none can be asked.
+func (l *leases) watch(log *slog.Logger) func(context.Context) {
+	if l == nil {
+		return nil
 	}
+	looker, ok := l.store.(lockclient.Looker)
+	if !ok {
+		return nil
+	}
+	return func(ctx context.Context) { l.measured.Watch(ctx, looker, log) }
 }
 
 func (l *leases) close() {

@@ -27,7 +27,7 @@ type carrier struct {
 	registry *prometheus.Registry
 	folder   string
 	server   *proxy.Server
-	serving  background
+	end      func() // waits for the server; nil before it serves
 }
 
 // newCarrier reads where the environment leads.
@@ -87,7 +87,7 @@ func (c *carrier) listen(options *runner.Options) error {
 	if err := c.server.Listen(); err != nil {
 		return err
 	}
-	c.serving.start(context.Background(), func(context.Context) {
+	c.end = inBackground(context.Background(), func(context.Context) {
 		if err := c.server.Serve(); err != nil {
 			c.options.Logger.Error("the command's listener has failed", "error", err)
 		}
@@ -121,7 +121,9 @@ func (c *carrier) close() error {
 	if c.server != nil {
 		c.server.Abort()
 	}
-	c.serving.end()
+	if c.end != nil {
+		c.end()
+	}
 	if c.folder == "" {
 		return nil
 	}

@@ -201,61 +201,37 @@ func (f forgetter) forget(ctx context.Context, conn *pgx.Conn, unused []fence.Fo
 	return done, nil
 }
 
-// forgetting removes unused resources each day; a nil one removes nothing.
-type forgetting struct {
-	forgetter
-	cfg  proxySettings
-	log  *slog.Logger
-	work background
-}
-
-func newForgetting(cfg proxySettings, leases *leases, log *slog.Logger) (*forgetting, error) {
+// forgetDaily returns the work of a proxy that removes unused resources at once and then each day.
+func forgetDaily(cfg proxySettings, leases *leases, log *slog.Logger) (func(context.Context), error) {
 	switch {
 	case cfg.ForgetAfter == 0:
 		return nil, nil
 	case cfg.DatabaseURL == "":
 		return nil, errors.New("WIREFENCE_FORGET_AFTER is set without WIREFENCE_DATABASE_URL, whose role forgets resources")
 	}
-	return &forgetting{forgetter: forgetter{leases, func(fence.Forgettable, string) {}}, cfg: cfg, log: log}, nil
-}
-
-// run removes resources at once and then each day until end is called.
-func (f *forgetting) run() {
-	if f == nil {
-		return
-	}
-	f.work.start(context.Background(), func(ctx context.Context) {
-		for {
-			done, err := f.once(ctx)
+	f := forgetter{leases, func(fence.Forgettable, string) {}}
+	return func(ctx context.Context) {
+		for ctx.Err() == nil {
+			done, err := f.forgetUnused(ctx, cfg)
 			if err != nil && ctx.Err() == nil {
-				f.log.Warn("cannot forget unused resources, retrying tomorrow", "error", err)
+				log.Warn("cannot forget unused resources, retrying tomorrow", "error", err)
 			} else if done != (forgotten{}) {
-				f.log.Info("forgot unused resources", "removed", done.removed, "marked", done.marked, "kept", done.kept)
+				log.Info("forgot unused resources", "removed", done.removed, "marked", done.marked, "kept", done.kept)
 			}
-			select {
-			case <-time.After(24 * time.Hour):
-			case <-ctx.Done():
-				return
-			}
+			sleep(ctx, 24*time.Hour)
 		}
-	})
+	}, nil
 }
 
-func (f *forgetting) once(ctx context.Context) (forgotten, error) {
-	conn, err := connect(ctx, f.cfg.DatabaseURL)
+func (f forgetter) forgetUnused(ctx context.Context, cfg proxySettings) (forgotten, error) {
+	conn, err := connect(ctx, cfg.DatabaseURL)
 	if err != nil {
 		return forgotten{}, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	unused, err := fence.ForgettableResources(ctx, conn, f.cfg.ForgetAfter)
+	unused, err := fence.ForgettableResources(ctx, conn, cfg.ForgetAfter)
 	if err != nil {
 		return forgotten{}, err
 	}
 	return f.forget(ctx, conn, unused)
-}
-
-func (f *forgetting) end() {
-	if f != nil {
-		f.work.end()
-	}
 }

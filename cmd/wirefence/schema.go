@@ -19,9 +19,8 @@ import (
 // ready before. If the proxy ended instead, its supervisor would restart it after growing
 // pauses, and it would still be away when the database is back.
 type schemaWatch struct {
-	cfg  proxySettings
-	log  *slog.Logger
-	work background // looks again
+	cfg proxySettings
+	log *slog.Logger
 
 	mu      sync.Mutex
 	why     error // why the proxy isn't ready; nil once it is
@@ -34,27 +33,23 @@ const schemaPause = 2 * time.Second
 // begin looks for the schema. If it may still come, begin looks again and again in the
 // background until ctx ends or end is called. It calls useless when the schema can't come any
 // more.
-func (w *schemaWatch) begin(ctx context.Context, useless func()) error {
-	err := w.look(ctx)
+func (w *schemaWatch) begin(ctx context.Context, useless func()) (end func(), err error) {
+	err = w.look(ctx)
 	if err == nil {
-		return nil
+		return func() {}, nil
 	}
 	if !mayComeYet(err) || ctx.Err() != nil {
-		return err
+		return nil, err
 	}
 	w.set(err, nil)
 	w.log.Error("not ready: the database can't be queried or lacks the schema, retrying", "every", schemaPause, "error", err)
-	w.work.start(ctx, func(ctx context.Context) {
+	return inBackground(ctx, func(ctx context.Context) {
 		if err := w.wait(ctx); err != nil && ctx.Err() == nil {
 			w.set(err, err)
 			useless()
 		}
-	})
-	return nil
+	}), nil
 }
-
-// end stops looking.
-func (w *schemaWatch) end() { w.work.end() }
 
 func (w *schemaWatch) set(why, useless error) {
 	w.mu.Lock()

@@ -11,13 +11,14 @@ import (
 func TestTheSchemaIsNotLookedForAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	w := &schemaWatch{cfg: proxySettings{Mode: "enforce", DatabaseURL: "postgres://127.0.0.1:1/app"}, log: slog.New(slog.DiscardHandler)}
-	if err := w.begin(t.Context(), t.FailNow); err != nil {
+	end, err := w.begin(t.Context(), t.FailNow)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if w.ready() == nil {
 		t.Error("it is ready without a database")
 	}
-	w.end()
+	end()
 	all := make([]byte, 1<<20)
 	if all = all[:runtime.Stack(all, true)]; strings.Contains(string(all), "(*schemaWatch).wait") {
 		t.Errorf("it looks on:\n%s", all)

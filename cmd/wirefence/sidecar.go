@@ -20,7 +20,8 @@ import (
 type sidecar struct {
 	*campaign.Campaign
 	client *lockclient.Client
-	work   background // the campaign
+	stop   context.CancelFunc // stops the campaign
+	end    func()             // waits for its end
 }
 
 // newSidecar prepares the campaign that the settings describe. It doesn't connect yet.
@@ -62,7 +63,8 @@ func (s *sidecar) lease() proxy.Lease {
 // until release.
 func (s *sidecar) run(ctx context.Context) {
 	if s != nil {
-		s.work.start(ctx, s.Run)
+		ctx, s.stop = context.WithCancel(ctx)
+		s.end = inBackground(ctx, s.Run)
 	}
 }
 
@@ -79,12 +81,12 @@ func (s *sidecar) release(patience time.Duration, log *slog.Logger) {
 	if s == nil {
 		return
 	}
-	s.work.stop()
+	s.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.client.Close(ctx); err != nil {
 		log.Warn("cannot release lease, it will expire", "error", err)
 		return
 	}
-	s.work.end()
+	s.end()
 }
