@@ -119,7 +119,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 // examine examines what the proxy's settings name, as `wirefence doctor` does.
 func (cfg proxySettings) examine(ctx context.Context) ([]doctor.Result, error) {
 	settings := doctorSettings{
-		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, DatabaseURL: cfg.DatabaseURL, Upstream: cfg.Upstream, Witness: cfg.Witness, Listen: cfg.Listen,
+		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, ResourceSettings: ResourceSettings{IssuerSettings: IssuerSettings{cfg.DatabaseURL}}, Upstream: cfg.Upstream, Witness: cfg.Witness, Listen: cfg.Listen,
 		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.Lease, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)

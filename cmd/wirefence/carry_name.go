@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -13,13 +11,12 @@ import (
 )
 
 type carryNameSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
-	Reason      string `env:"--reason" type:"why" help:"the reason, for the history (required)"`
-	OutputSettings
+	ResourceSettings
+	Reason string `env:"--reason" type:"why" help:"the reason, for the history (required)"`
 }
 
 func carryNameCommand() *cobra.Command {
-	return withSettings(&cobra.Command{
+	return asks(&cobra.Command{
 		Use:   "carry-name [flags] --reason WHY on|off",
 		Short: "Let fences in application_name count, or not",
 		Long: `Sets for a database whether a fence in application_name counts, as in
@@ -33,25 +30,10 @@ with names: wirefence doctor --through URL.`,
 			}
 			return nil
 		},
-	}, func(c *cobra.Command, cfg carryNameSettings, args []string) error {
-		if err := (PolicySettings{Reason: cfg.Reason}).checkReason(); err != nil {
-			return usageError{err}
-		}
-		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-			return setCarryName(c.Context(), conn, args[0] == "on", cfg, c.OutOrStdout())
-		})
+	}, func(cfg carryNameSettings, args []string) (question, error) {
+		return func(ctx context.Context, conn *pgx.Conn) (answer, error) {
+			changed, err := fence.SetCarryName(ctx, conn, args[0] == "on", cfg.Reason)
+			return wasSet("", changed, "it is set for the database"), err
+		}, checkReason(cfg.Reason)
 	})
-}
-
-func setCarryName(ctx context.Context, conn *pgx.Conn, counts bool, cfg carryNameSettings, w io.Writer) error {
-	changed, err := fence.SetCarryName(ctx, conn, counts, cfg.Reason)
-	switch {
-	case err != nil:
-		return err
-	case cfg.inJSON():
-		return printJSON(w, setJSON{Settings: changed})
-	}
-	fmt.Fprintln(w, "it is set for the database")
-	values(changed).print(w)
-	return nil
 }

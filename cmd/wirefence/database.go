@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/engine"
@@ -64,14 +66,50 @@ func connectBy(ctx context.Context, setting, url string, edits ...func(*pgx.Conn
 	return pgx.ConnectConfig(ctx, cfg)
 }
 
+// IssuerSettings name the database of a command that works as the issuer's role.
+type IssuerSettings struct {
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+}
+
 // onSchema connects to the database, which must have a schema that this binary works with.
-func onSchema(ctx context.Context, url string, do func(conn *pgx.Conn) error) error {
-	conn, err := openSchema(ctx, url)
+func (cfg IssuerSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) error) error {
+	conn, err := openSchema(ctx, cfg.DatabaseURL)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.Background())
 	return do(conn)
+}
+
+// question asks the database, or changes what it has.
+type question func(ctx context.Context, conn *pgx.Conn) (answer, error)
+
+// asking are the settings of a command that asks one question.
+type asking interface {
+	onSchema(ctx context.Context, do func(conn *pgx.Conn) error) error
+	give(w io.Writer, a answer) error
+}
+
+// asks gives a command its settings and its question, for which prepare judges settings and
+// arguments before the command connects.
+func asks[T asking](c *cobra.Command, prepare func(cfg T, args []string) (question, error)) *cobra.Command {
+	return withSettings(c, func(c *cobra.Command, cfg T, args []string) error {
+		q, err := prepare(cfg, args)
+		if err != nil {
+			return usageError{err}
+		}
+		return printAnswer(c, cfg, q)
+	})
+}
+
+func printAnswer(c *cobra.Command, cfg asking, q question) error {
+	return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
+		a, err := q(c.Context(), conn)
+		if err != nil {
+			return err
+		}
+		return cfg.give(c.OutOrStdout(), a)
+	})
 }
 
 func openSchema(ctx context.Context, url string) (*pgx.Conn, error) {
@@ -98,6 +136,12 @@ func closeConn(conn *pgx.Conn) {
 type OwnerSettings struct {
 	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which may create the schema, or owns the table; without it, ~WIREFENCE_DATABASE_URL~. Don't give it to the proxy: a member of ~wirefence_owner~ can change tokens and guards"`
 	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"the same if WIREFENCE_OWNER_URL is not set"`
+}
+
+// TableSettings are those of every command of a table's owner.
+type TableSettings struct {
+	OwnerSettings
+	OutputSettings
 }
 
 // ownerSetting is the setting that messages name.
@@ -129,7 +173,7 @@ func printWarnings(cfg *pgx.ConnConfig) {
 	}
 }
 
-// onSchema is the function onSchema as the owning role, with a schema of this very version.
+// onSchema connects as the owning role to a database with a schema of this very version.
 func (cfg OwnerSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) error) error {
 	conn, err := cfg.connect(ctx, "the table's owner")
 	if err != nil {
@@ -161,7 +205,7 @@ type node struct {
 // onNodes calls do with the database and, if each node of Citus has the tokens, with the same one on
 // the others. It is told which of those can't be used.
 func onNodes(ctx context.Context, url string, do func(all []node, failed error) error) error {
-	return onSchema(ctx, url, func(conn *pgx.Conn) error {
+	return IssuerSettings{url}.onSchema(ctx, func(conn *pgx.Conn) error {
 		others, err := otherNodes(ctx, conn)
 		if err != nil {
 			return err

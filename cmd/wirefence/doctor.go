@@ -21,7 +21,7 @@ const exitProblem = 3
 type doctorSettings struct {
 	StoreSettings
 	SealSettings
-	DatabaseURL    string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	ResourceSettings
 	Upstream       string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"the proxy's PostgreSQL servers; with them, the command also examines the proxy on this machine"`
 	Listen         []string      `env:"WIREFENCE_LISTEN" group:"Connections" type:"address,..." help:"addresses of the proxy, of which the first is used; off for none (default 127.0.0.1:6433 if the upstream is set)"`
 	Witness        string        `env:"WIREFENCE_WITNESS" group:"Fencing" type:"url" file:"yes" help:"the proxy's witness, which the command asks about the servers of the upstream"`
@@ -33,7 +33,6 @@ type doctorSettings struct {
 	Through        string        `env:"--through" type:"url" help:"connection string of an application, through a pooler for instance: which ways to carry a fence survive there"`
 	Timeout        time.Duration `env:"--timeout" envDefault:"10s" range:"1ms.." help:"time that each check may take"`
 	Strict         bool          `env:"--strict" help:"let warnings count as problems"`
-	OutputSettings
 }
 
 func doctorCommand() *cobra.Command {

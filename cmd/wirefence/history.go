@@ -20,12 +20,11 @@ import (
 )
 
 type historySettings struct {
-	DatabaseURL string   `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
-	Since       string   `env:"--since" type:"when" help:"only events since: a duration such as 2h or 30d, or a time in UTC such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z"`
-	Kinds       []string `env:"--kind" type:"kind,..." help:"only these kinds, separated by commas: handoff, revocation, ended, refusal, shadow, bypass, dropped"`
-	Limit       int      `env:"--limit" envDefault:"100" range:"1..1000000" help:"print at most this many events, the newest"`
-	Follow      bool     `env:"--follow" help:"keep running and print each new event once, until a signal"`
-	OutputSettings
+	ResourceSettings
+	Since  string   `env:"--since" type:"when" help:"only events since: a duration such as 2h or 30d, or a time in UTC such as 2006-01-02, '2006-01-02 15:04' or 2006-01-02T15:04:05Z"`
+	Kinds  []string `env:"--kind" type:"kind,..." help:"only these kinds, separated by commas: handoff, revocation, ended, refusal, shadow, bypass, dropped"`
+	Limit  int      `env:"--limit" envDefault:"100" range:"1..1000000" help:"print at most this many events, the newest"`
+	Follow bool     `env:"--follow" help:"keep running and print each new event once, until a signal"`
 }
 
 func historyCommand() *cobra.Command {

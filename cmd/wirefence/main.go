@@ -67,8 +67,7 @@ Exit status, unless the help of a command says otherwise:
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("version") {
-				thisBuild().print(c.OutOrStdout())
-				return nil
+				return thisBuild().print(c.OutOrStdout())
 			}
 			return c.Help()
 		},

@@ -3,9 +3,13 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
 
@@ -16,12 +20,39 @@ import (
 )
 
 // OutputSettings are those of every command that prints what it has found or done. The
-// fields of the JSON are in outputs.go, and docs/reference/cli.md documents them.
+// fields of the JSON are below, and docs/reference/cli.md documents them.
 type OutputSettings struct {
 	Output string `env:"--output" short:"o" oneof:"text|json" envDefault:"text" help:"print for people or for programs"`
 }
 
 func (cfg OutputSettings) inJSON() bool { return cfg.Output == "json" }
+
+// answer is what a command has found or done: for programs as JSON, for people as a text.
+type answer struct {
+	json any
+	text func(w io.Writer) error
+}
+
+// sentence is an answer whose text is one line.
+func sentence(json any, format string, args ...any) answer {
+	return answer{json, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, format+"\n", args...)
+		return err
+	}}
+}
+
+// table is an answer whose text has a line for each of all.
+func table[T any](all []T, none, heading string, row func(T) []any) answer {
+	return answer{all, func(w io.Writer) error { return printTable(w, all, none, heading, row) }}
+}
+
+// give prints an answer.
+func (cfg OutputSettings) give(w io.Writer, a answer) error {
+	if cfg.inJSON() {
+		return printJSON(w, a.json)
+	}
+	return a.text(w)
+}
 
 func printJSON(w io.Writer, value any) error {
 	enc := json.NewEncoder(w)
@@ -29,11 +60,29 @@ func printJSON(w io.Writer, value any) error {
 	return enc.Encode(value)
 }
 
-// newTable makes a table whose cells are separated by tabs.
-func newTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
+// printTable prints a row for each of all under a heading, or without any the line none. Cells are
+// separated by tabs in the heading.
+func printTable[T any](w io.Writer, all []T, none, heading string, row func(T) []any) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, none)
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if heading != "" {
+		fmt.Fprintln(t, heading)
+	}
+	for _, one := range all {
+		var cells []string
+		for _, value := range row(one) {
+			cells = append(cells, cellOrDash(fmt.Sprint(value)))
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	return t.Flush()
+}
 
 // cell is a text from outside for a cell of a table. It quotes one that could end the
-// line, move the cursor or shift the columns.
+// line, move the cursor or shift the columns, and leaves one that it has quoted.
 func cell(text string) string {
 	if !utf8.ValidString(text) {
 		return strconv.Quote(text)
@@ -100,14 +149,6 @@ type fullStatusJSON struct {
 	Database string `json:"database,omitempty" says:"the hosts and the name of the database, if there are several: those of WIREFENCE_SEAL_URLS, and those on nodes of Citus"`
 }
 
-func inFull(all []statusRow) []fullStatusJSON {
-	rows := make([]fullStatusJSON, len(all))
-	for i, r := range all {
-		rows[i] = fullStatusJSON{inJSON(r.ResourceStatus), r.lease, r.refusals.Refused, r.refusals.LetPass, r.database}
-	}
-	return rows
-}
-
 // readyJSON is the answer of a proxy's probe.
 type readyJSON struct {
 	Ready  bool   `json:"ready" says:"whether the proxy is ready"`
@@ -150,6 +191,28 @@ type declaredJSON struct {
 type setJSON struct {
 	Resource string                        `json:"resource,omitempty" says:"the resource; absent where all are meant"`
 	Settings map[string][2]json.RawMessage `json:"settings" says:"by their names, each with its value before and after"`
+}
+
+// wasSet words a change, with a line for people before the settings.
+func wasSet(resource fence.Resource, changed map[string][2]json.RawMessage, line string) answer {
+	return answer{setJSON{string(resource), changed}, func(w io.Writer) error {
+		fmt.Fprintln(w, line)
+		printValues(w, changed)
+		return nil
+	}}
+}
+
+// printValues prints settings with their values before and after.
+func printValues(w io.Writer, all map[string][2]json.RawMessage) {
+	text := func(value json.RawMessage) string {
+		if string(value) == "null" {
+			return "-"
+		}
+		return cell(strings.Trim(string(value), `"`))
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(w, "  %s: %s -> %s\n", name, text(all[name][0]), text(all[name][1]))
+	}
 }
 
 // checkJSON is the answer to a check.

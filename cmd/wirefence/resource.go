@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
+	"os"
 	"strings"
 	"time"
 
@@ -19,7 +17,7 @@ import (
 
 // ResourceSettings are those of every command on resources.
 type ResourceSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	IssuerSettings
 	OutputSettings
 }
 
@@ -67,41 +65,27 @@ service beforehand or change it, and the policy, and record the reason.`,
 }
 
 func resourceListCommand() *cobra.Command {
-	return withSettings(&cobra.Command{
+	return asks(&cobra.Command{
 		Use:   "list",
 		Short: "List the resources: source and policy",
 		Args:  exactly(0, "no arguments"),
-	}, func(c *cobra.Command, cfg ResourceSettings, _ []string) error {
-		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return listResources(c.Context(), conn, cfg.inJSON(), c.OutOrStdout()) })
-	})
+	}, func(ResourceSettings, []string) (question, error) { return listResources, nil })
 }
 
-func listResources(ctx context.Context, conn *pgx.Conn, inJSON bool, w io.Writer) error {
+func listResources(ctx context.Context, conn *pgx.Conn) (answer, error) {
 	all, err := fence.Status(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if inJSON {
-		return printJSON(w, allInJSON(all))
-	}
-	if len(all) == 0 {
-		fmt.Fprintln(w, "No resource has been fenced or declared yet.")
-		return nil
-	}
-	t := newTable(w)
-	fmt.Fprintln(t, "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tFAILOVER")
-	for _, r := range all {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(string(r.Resource)), r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Mode,
-			failoverText(r))
-	}
-	return t.Flush()
+	const heading = "RESOURCE\tTOKEN\tSOURCE\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tFAILOVER"
+	return table(allInJSON(all), "No resource has been fenced or declared yet.", heading, func(of statusJSON) []any {
+		r := of.ResourceStatus
+		return []any{r.Resource, r.LastToken, sourceText(r), r.Advance, r.Reuse, preemptText(r), r.Mode, failoverText(r)}
+	}), err
 }
 
 func sourceText(r fence.ResourceStatus) string {
 	if r.MustNameSource {
 		return cell(string(r.Source)) + ", to be named"
 	}
-	return cellOrDash(string(r.Source))
+	return string(r.Source)
 }
 
 func failoverText(r fence.ResourceStatus) string {
@@ -112,57 +96,44 @@ func failoverText(r fence.ResourceStatus) string {
 }
 
 func resourceShowCommand() *cobra.Command {
-	return withSettings(&cobra.Command{
+	return asks(&cobra.Command{
 		Use:   "show [flags] RESOURCE",
 		Short: "Show a resource, whether its lease is held now, and what operators said about it",
 		Args:  exactly(1, "one resource"),
-	}, func(c *cobra.Command, cfg showSettings, args []string) error {
+	}, func(cfg showSettings, args []string) (question, error) {
 		resource, err := parseResource(args[0])
-		if err != nil {
-			return err
-		}
-		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-			return showResource(c.Context(), conn, resource, cfg, c.OutOrStdout(), c.ErrOrStderr())
-		})
+		return func(ctx context.Context, conn *pgx.Conn) (answer, error) { return cfg.show(ctx, conn, resource) }, err
 	})
 }
 
-func showResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, cfg showSettings, w, stderr io.Writer) error {
-	r, known, err := fence.StatusOf(ctx, conn, resource)
+func (cfg showSettings) show(ctx context.Context, conn *pgx.Conn, resource fence.Resource) (answer, error) {
+	found, err := statusOf(ctx, conn, resource)
 	if err != nil {
-		return err
-	}
-	if !known {
-		return unknownResource(resource)
+		return answer{}, err
 	}
 	changes, err := fence.Changes(ctx, conn, resource)
 	if err != nil {
-		return err
+		return answer{}, err
 	}
-	leases, err := lookAtLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, []fence.ResourceStatus{r}, stderr)
+	leases, err := lookAtLeases(ctx, cfg.StoreSettings, cfg.DatabaseURL, found, os.Stderr)
 	if err != nil {
-		return err
+		return answer{}, err
 	}
-	if cfg.inJSON() {
-		return printJSON(w, shownJSON{inJSON(r), leases[0], changes})
-	}
-	if err := printResource(w, r, leases[0]); err != nil {
-		return err
-	}
-	printChanges(w, changes)
-	return nil
+	return answer{shownJSON{inJSON(found[0]), leases[0], changes}, func(w io.Writer) error {
+		if err := printResource(w, found[0], leases[0]); err != nil {
+			return err
+		}
+		printChanges(w, changes)
+		return nil
+	}}, nil
 }
 
 func printResource(w io.Writer, r fence.ResourceStatus, l lease) error {
-	t := newTable(w)
-	for _, row := range [][2]string{
-		{"resource", cell(string(r.Resource))}, {"last token", r.LastToken.String()}, {"source", sourceText(r)},
-		{"lease", l.longText()}, {"last holder", cellOrDash(r.Holder)}, {"granted", sinceText(r)}, {"advance", string(r.Advance)}, {"reuse", string(r.Reuse)},
-		{"preempt after", preemptText(r)}, {"mode", string(r.Mode)}, {"failover", failoverText(r)}, {"writers", fmt.Sprint(r.Writers)},
-	} {
-		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
-	}
-	return t.Flush()
+	return printTable(w, [][]any{
+		{"resource", r.Resource}, {"last token", r.LastToken}, {"source", sourceText(r)},
+		{"lease", l.longText()}, {"last holder", r.Holder}, {"granted", timeText(r.Since)}, {"advance", r.Advance}, {"reuse", r.Reuse},
+		{"preempt after", preemptText(r)}, {"mode", r.Mode}, {"failover", failoverText(r)}, {"writers", r.Writers},
+	}, "", "", func(row []any) []any { return row })
 }
 
 func printChanges(w io.Writer, changes []fence.ResourceChange) {
@@ -172,48 +143,36 @@ func printChanges(w io.Writer, changes []fence.ResourceChange) {
 			by += " (" + cell(c.Application) + ")"
 		}
 		fmt.Fprintf(w, "\n%s by %s: %s\n", c.At.UTC().Format(time.RFC3339), by, cell(c.Reason))
-		values(c.Settings).print(w)
+		printValues(w, c.Settings)
 	}
 }
 
 func resourceDeclareCommand() *cobra.Command {
-	return withSettings(&cobra.Command{
+	return asks(&cobra.Command{
 		Use:   "declare [flags] --reason WHY RESOURCE",
 		Short: "Make a resource known before its first token",
 		Long: `Makes a resource known before its first token, with a source and a policy. Repeated
 with the same settings it changes nothing; with others it fails.`,
 		Example: `  wirefence resource declare orders --source etcd-revision --reason 'the order service has its own election'`,
 		Args:    exactly(1, "one resource"),
-	}, func(c *cobra.Command, cfg declareSettings, args []string) error {
+	}, func(cfg declareSettings, args []string) (question, error) {
 		resource, policy, err := cfg.policy(args[0])
-		if err != nil {
-			return usageError{err}
-		}
-		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
-			return declareResource(c.Context(), conn, resource, policy, cfg, c.OutOrStdout())
-		})
+		return func(ctx context.Context, conn *pgx.Conn) (answer, error) {
+			made, err := fence.Declare(ctx, conn, resource, policy, cfg.Reason)
+			if fence.IsDeclared(err) {
+				err = fmt.Errorf("%w; to change it: wirefence resource set", err)
+			}
+			text := "%s is declared"
+			if !made {
+				text = "%s was declared so before"
+			}
+			return sentence(declaredJSON{string(resource), made}, text, cell(string(resource))), err
+		}, err
 	})
 }
 
-func declareResource(ctx context.Context, conn *pgx.Conn, resource fence.Resource, policy fence.Policy, cfg declareSettings, w io.Writer) error {
-	made, err := fence.Declare(ctx, conn, resource, policy, cfg.Reason)
-	switch {
-	case fence.IsDeclared(err):
-		return fmt.Errorf("%w; to change it: wirefence resource set", err)
-	case err != nil:
-		return err
-	case cfg.inJSON():
-		return printJSON(w, declaredJSON{string(resource), made})
-	case made:
-		fmt.Fprintf(w, "%s is declared\n", cell(string(resource)))
-	default:
-		fmt.Fprintf(w, "%s was declared so before\n", cell(string(resource)))
-	}
-	return nil
-}
-
 func resourceSetCommand() *cobra.Command {
-	return withSettings(&cobra.Command{
+	return asks(&cobra.Command{
 		Use:   "set [flags] --reason WHY [RESOURCE]",
 		Short: "Change a resource's source or policy, or the policy for unknown resources",
 		Long: `Changes the settings that you name and leaves the others.
@@ -230,22 +189,16 @@ their own. See docs/reference/policies.md.`,
   wirefence resource set --undeclared refuse --reason 'all are declared by the deployment'
   wirefence resource set --failover trust --reason 'Aurora keeps every commit'`,
 		Args: atMostOne("one resource, or none with --undeclared or --failover"),
-	}, func(c *cobra.Command, cfg setSettings, args []string) error {
-		set := cfg.setForAll
-		if len(args) > 0 {
-			var err error
-			if set, err = cfg.setPolicy(args[0]); err != nil {
-				return usageError{err}
-			}
-		} else if err := cfg.checkForAll(); err != nil {
-			return usageError{err}
+	}, func(cfg setSettings, args []string) (question, error) {
+		if len(args) == 0 {
+			return cfg.setForAll, cfg.checkForAll()
 		}
-		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error { return set(c.Context(), conn, c.OutOrStdout()) })
+		return cfg.setPolicy(args[0])
 	})
 }
 
-// setPolicy returns the function that changes a resource as the flags say.
-func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, io.Writer) error, error) {
+// setPolicy returns the question that changes a resource as the flags say.
+func (cfg setSettings) setPolicy(name string) (question, error) {
 	resource, policy, err := cfg.policy(name)
 	switch {
 	case err != nil:
@@ -257,22 +210,14 @@ func (cfg setSettings) setPolicy(name string) (func(context.Context, *pgx.Conn, 
 	if policy == (fence.Policy{}) {
 		return nil, errors.New("nothing to change is named")
 	}
-	return func(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
+	return func(ctx context.Context, conn *pgx.Conn) (answer, error) {
 		changed, err := fence.SetPolicy(ctx, conn, resource, policy, cfg.Reason)
-		switch {
-		case err != nil:
-			return err
-		case cfg.inJSON():
-			return printJSON(w, setJSON{string(resource), changed})
-		}
-		fmt.Fprintf(w, "%s is set\n", cell(string(resource)))
-		values(changed).print(w)
-		return nil
+		return wasSet(resource, changed, cell(string(resource))+" is set"), err
 	}, nil
 }
 
-func (cfg PolicySettings) checkReason() error {
-	if strings.TrimSpace(cfg.Reason) == "" {
+func checkReason(reason string) error {
+	if strings.TrimSpace(reason) == "" {
 		return errors.New("--reason is missing: say why you do this; it is recorded in the history")
 	}
 	return nil
@@ -282,7 +227,7 @@ func (cfg PolicySettings) checkReason() error {
 func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, error) {
 	resource, err := parseResource(name)
 	if err == nil {
-		err = cfg.checkReason()
+		err = checkReason(cfg.Reason)
 	}
 	p := fence.Policy{
 		Source: fence.Source(cfg.Source), MustNameSource: cfg.MustNameSource, Advance: fence.Advance(cfg.Advance), Reuse: fence.Reuse(cfg.Reuse),
@@ -311,21 +256,6 @@ func (cfg PolicySettings) policy(name string) (fence.Resource, fence.Policy, err
 	return resource, p, nil
 }
 
-// values are settings with their values before and after.
-type values map[string][2]json.RawMessage
-
-func (v values) print(w io.Writer) {
-	text := func(value json.RawMessage) string {
-		if string(value) == "null" {
-			return "-"
-		}
-		return cell(strings.Trim(string(value), `"`))
-	}
-	for _, name := range slices.Sorted(maps.Keys(v)) {
-		fmt.Fprintf(w, "  %s: %s -> %s\n", name, text(v[name][0]), text(v[name][1]))
-	}
-}
-
 // checkForAll checks the flags of a command that names no resource.
 func (cfg setSettings) checkForAll() error {
 	others := cfg.PolicySettings
@@ -338,27 +268,15 @@ func (cfg setSettings) checkForAll() error {
 	case others != (PolicySettings{}) || cfg.LastToken != nil:
 		return errors.New("wants one resource: only --undeclared and --failover can be for all")
 	}
-	return cfg.checkReason()
+	return checkReason(cfg.Reason)
 }
 
 // setForAll changes the settings of all resources.
-func (cfg setSettings) setForAll(ctx context.Context, conn *pgx.Conn, w io.Writer) error {
-	var changed map[string][2]json.RawMessage
-	var err error
-	done := "it is set for all resources; those in wirefence resource list are known"
+func (cfg setSettings) setForAll(ctx context.Context, conn *pgx.Conn) (answer, error) {
 	if cfg.Failover != "" {
-		changed, err = fence.SetFailover(ctx, conn, fence.Failover(cfg.Failover), cfg.Reason)
-		done = "it is set for all resources, except for those of which it was said"
-	} else {
-		changed, err = fence.SetUndeclared(ctx, conn, fence.Undeclared(cfg.Undeclared), cfg.Reason)
+		changed, err := fence.SetFailover(ctx, conn, fence.Failover(cfg.Failover), cfg.Reason)
+		return wasSet("", changed, "it is set for all resources, except for those of which it was said"), err
 	}
-	switch {
-	case err != nil:
-		return err
-	case cfg.inJSON():
-		return printJSON(w, setJSON{Settings: changed})
-	}
-	fmt.Fprintln(w, done)
-	values(changed).print(w)
-	return nil
+	changed, err := fence.SetUndeclared(ctx, conn, fence.Undeclared(cfg.Undeclared), cfg.Reason)
+	return wasSet("", changed, "it is set for all resources; those in wirefence resource list are known"), err
 }

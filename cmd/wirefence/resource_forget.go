@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,7 @@ import (
 )
 
 type forgetSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	IssuerSettings
 	StoreSettings
 	UnusedFor string `env:"--unused-for" type:"duration" help:"all resources whose last grant is at least so old, as in 30d or 12h, instead of one"`
 	Yes       bool   `env:"--yes" help:"don't ask"`
@@ -55,7 +54,7 @@ come from a lease store stays, too, unless the settings name that store.`,
 		if err != nil {
 			return usageError{err}
 		}
-		return onSchema(c.Context(), cfg.DatabaseURL, func(conn *pgx.Conn) error {
+		return cfg.onSchema(c.Context(), func(conn *pgx.Conn) error {
 			return cfg.forget(c.Context(), conn, only, unusedFor, c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
 		})
 	})
@@ -89,10 +88,10 @@ func (cfg forgetSettings) forget(ctx context.Context, conn *pgx.Conn, only fence
 	var unused []fence.Forgettable
 	if only == "" {
 		unused, err = fence.ForgettableResources(ctx, conn, unusedFor)
-	} else if r, known, failed := fence.StatusOf(ctx, conn, only); failed != nil || !known {
-		err = cmp.Or(failed, unknownResource(only))
+	} else if found, failed := statusOf(ctx, conn, only); failed != nil {
+		err = failed
 	} else {
-		unused = []fence.Forgettable{{Resource: only, LastToken: r.LastToken, Source: r.Source}}
+		unused = []fence.Forgettable{{Resource: only, LastToken: found[0].LastToken, Source: found[0].Source}}
 	}
 	if err != nil {
 		return err

@@ -20,9 +20,8 @@ import (
 type revokeSettings struct {
 	StoreSettings
 	SealSettings
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
-	Reason      string `env:"--reason" type:"why" help:"the reason, for the history"`
-	OutputSettings
+	ResourceSettings
+	Reason string `env:"--reason" type:"why" help:"the reason, for the history"`
 }
 
 func revokeCommand() *cobra.Command {
@@ -66,11 +65,10 @@ func runRevoke(ctx context.Context, cfg revokeSettings, resource fence.Resource,
 		return failed
 	}
 	warnNotFreed(stderr, cfg.StoreSettings, done.NotFreed, reached[0].LockedOut)
-	if cfg.inJSON() {
-		err = printJSON(stdout, revoked(resource, done, reached))
-	} else {
-		printRevocation(stdout, resource, done, reached)
-	}
+	err = cfg.give(stdout, answer{revoked(resource, done, reached), func(w io.Writer) error {
+		printRevocation(w, resource, done, reached)
+		return nil
+	}})
 	if failed != nil {
 		return fmt.Errorf("%s is not revoked in every database, and its holder may still write there; run it again: %w", cell(string(resource)), failed)
 	}

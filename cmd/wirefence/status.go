@@ -59,6 +59,10 @@ Exit status:
 			return usageError{errors.New("--wait waits for a proxy: give it with --ready")}
 		case cfg.Ready:
 			return printReady(c.Context(), cfg, c.OutOrStdout())
+		case cfg.Guards:
+			return printAnswer(c, cfg, listGuards)
+		case cfg.Rows:
+			return printAnswer(c, cfg, listRows)
 		}
 		resource := fence.Resource("")
 		if len(args) > 0 {
@@ -67,34 +71,18 @@ Exit status:
 				return err
 			}
 		}
-		return printStatus(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
+		return listStatus(c.Context(), cfg, resource, c.OutOrStdout(), c.ErrOrStderr())
 	})
 }
 
-func printStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, w, stderr io.Writer) error {
-	if cfg.Guards || cfg.Rows {
-		return onSchema(ctx, cfg.DatabaseURL, func(conn *pgx.Conn) error {
-			if cfg.Guards {
-				return printGuards(ctx, conn, cfg.inJSON(), w)
-			}
-			return printRows(ctx, conn, cfg.inJSON(), w)
-		})
-	}
-	return listStatus(ctx, cfg, resource, w, stderr)
-}
-
-// statusRow is a resource in one database.
-type statusRow struct {
-	fence.ResourceStatus
-	database string // "" if there is only one
-	lease    lease
-	refusals fence.RefusalCount
+func (cfg statusSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) error) error {
+	return IssuerSettings{cfg.DatabaseURL}.onSchema(ctx, do)
 }
 
 // readStatus reads one resource, or all for none, from each database that is named, on all nodes of
 // Citus that have the tokens. The error is of the databases that can't be read, beside the rows of
 // the others.
-func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, stderr io.Writer) (all []statusRow, others fence.RefusalCount, err error) {
+func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource, stderr io.Writer) (all []fullStatusJSON, others fence.RefusalCount, err error) {
 	var failed []error
 	for _, url := range append([]string{cfg.DatabaseURL}, cfg.SealURLs...) {
 		name := ""
@@ -115,7 +103,7 @@ func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource
 					return err
 				}
 				for _, row := range rows {
-					row.database = cmp.Or(node.name, name)
+					row.Database = cmp.Or(node.name, name)
 					all = append(all, row)
 				}
 			}
@@ -144,14 +132,14 @@ func readStatus(ctx context.Context, cfg statusSettings, resource fence.Resource
 		return nil, others, err
 	}
 	for i := range all {
-		all[i].lease = leases[i]
+		all[i].Lease = leases[i]
 	}
 	return all, others, unread
 }
 
 // statusIn reads from one database. It adds refusals that are of none of its resources to
 // others.
-func statusIn(ctx context.Context, conn *pgx.Conn, resource fence.Resource, others *fence.RefusalCount) ([]statusRow, error) {
+func statusIn(ctx context.Context, conn *pgx.Conn, resource fence.Resource, others *fence.RefusalCount) ([]fullStatusJSON, error) {
 	if err := fence.CollectRefusals(ctx, conn); err != nil {
 		return nil, err
 	}
@@ -163,9 +151,9 @@ func statusIn(ctx context.Context, conn *pgx.Conn, resource fence.Resource, othe
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]statusRow, len(all))
+	rows := make([]fullStatusJSON, len(all))
 	for i, r := range all {
-		rows[i] = statusRow{ResourceStatus: r, refusals: refusals[r.Resource]}
+		rows[i] = fullStatusJSON{statusJSON: inJSON(r), Refused: refusals[r.Resource].Refused, LetPass: refusals[r.Resource].LetPass}
 		delete(refusals, r.Resource)
 	}
 	for _, n := range refusals {
@@ -175,7 +163,7 @@ func statusIn(ctx context.Context, conn *pgx.Conn, resource fence.Resource, othe
 	return rows, nil
 }
 
-// statusOf returns one resource, or all for none.
+// statusOf returns one resource, which must be known, or all for none.
 func statusOf(ctx context.Context, conn *pgx.Conn, resource fence.Resource) ([]fence.ResourceStatus, error) {
 	if resource == "" {
 		return fence.Status(ctx, conn)
@@ -199,44 +187,39 @@ func listStatus(ctx context.Context, cfg statusSettings, resource fence.Resource
 	if failed != nil && len(all) == 0 {
 		return failed
 	}
-	if cfg.inJSON() {
-		return errors.Join(printJSON(w, inFull(all)), failed)
-	}
-	if len(all) == 0 {
-		fmt.Fprintln(w, "No resource has been fenced yet.")
-	} else if err := printResources(w, all); err != nil {
-		return err
-	}
-	if resource == "" && others != (fence.RefusalCount{}) {
-		fmt.Fprintf(w, "Not attributed to a resource of this list, in the last hour: %d refused, %d passed in shadow mode. See wirefence history --since 1h.\n",
-			others.Refused, others.LetPass)
-	}
-	return failed
+	return errors.Join(cfg.give(w, answer{append([]fullStatusJSON{}, all...), func(w io.Writer) error {
+		if err := printResources(w, all); err != nil {
+			return err
+		}
+		if resource == "" && others != (fence.RefusalCount{}) {
+			fmt.Fprintf(w, "Not attributed to a resource of this list, in the last hour: %d refused, %d passed in shadow mode. See wirefence history --since 1h.\n",
+				others.Refused, others.LetPass)
+		}
+		return nil
+	}}), failed)
 }
 
-func printResources(w io.Writer, all []statusRow) error {
-	t := newTable(w)
-	several := all[0].database != ""
+func printResources(w io.Writer, all []fullStatusJSON) error {
+	several := len(all) > 0 && all[0].Database != ""
 	heading := "RESOURCE\tTOKEN\tLEASE\tLAST HOLDER\tGRANTED\tADVANCE\tREUSE\tPREEMPT AFTER\tMODE\tWRITERS\tREFUSED 1H\tLET PASS 1H"
 	if several {
 		heading = "DATABASE\t" + heading
 	}
-	fmt.Fprintln(t, heading)
-	for _, r := range all {
+	return printTable(w, all, "No resource has been fenced yet.", heading, func(r fullStatusJSON) (row []any) {
 		if several {
-			fmt.Fprintf(t, "%s\t", cell(r.database))
+			row = []any{r.Database}
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n", cell(string(r.Resource)), r.LastToken, r.lease.text(), cellOrDash(holderName(r.Holder)), sinceText(r.ResourceStatus), r.Advance, r.Reuse,
-			preemptText(r.ResourceStatus), r.Mode, r.Writers, r.refusals.Refused, r.refusals.LetPass)
-	}
-	return t.Flush()
+		return append(row, r.Resource, r.LastToken, r.Lease.text(), holderName(r.Holder), timeText(r.Since), r.Advance, r.Reuse,
+			preemptText(r.ResourceStatus), r.Mode, r.Writers, r.Refused, r.LetPass)
+	})
 }
 
-func sinceText(r fence.ResourceStatus) string {
-	if r.Since.IsZero() {
-		return "-"
+// timeText is "" for a time that isn't known.
+func timeText(at time.Time) string {
+	if at.IsZero() {
+		return ""
 	}
-	return r.Since.Format(time.RFC3339)
+	return at.Format(time.RFC3339)
 }
 
 func preemptText(r fence.ResourceStatus) string {

@@ -60,8 +60,9 @@ func buildOf(info *debug.BuildInfo) build {
 	return b
 }
 
-func (b build) print(w io.Writer) {
-	fmt.Fprintf(w, "wirefence %s, commit %.12s of %s, schema %d, %s %s/%s\n", b.Version, b.Commit, b.CommitDate, b.Schema, b.Go, b.OS, b.Arch)
+func (b build) print(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "wirefence %s, commit %.12s of %s, schema %d, %s %s/%s\n", b.Version, b.Commit, b.CommitDate, b.Schema, b.Go, b.OS, b.Arch)
+	return err
 }
 
 func versionCommand() *cobra.Command {
@@ -71,10 +72,6 @@ func versionCommand() *cobra.Command {
 		Args:        exactly(0, "no arguments"),
 		Annotations: map[string]string{anyEnvironment: "yes"},
 	}, func(c *cobra.Command, cfg OutputSettings, _ []string) error {
-		if cfg.inJSON() {
-			return printJSON(c.OutOrStdout(), thisBuild())
-		}
-		thisBuild().print(c.OutOrStdout())
-		return nil
+		return cfg.give(c.OutOrStdout(), answer{thisBuild(), thisBuild().print})
 	})
 }

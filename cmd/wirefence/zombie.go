@@ -122,12 +122,7 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 	if err != nil {
 		return err
 	}
-	if cfg.inJSON() {
-		err = printJSON(stdout, report)
-	} else {
-		err = printZombie(stdout, report)
-	}
-	if err != nil {
+	if err := cfg.give(stdout, answer{report, func(w io.Writer) error { return printZombie(w, report) }}); err != nil {
 		return err
 	}
 	return exitAs(map[zombie.Verdict]int{zombie.Stale: exitStale, zombie.Unknown: exitUnknown}[report.Verdict], nil)
@@ -161,17 +156,13 @@ func printZombie(w io.Writer, r *zombie.Report) error {
 	}
 	if len(r.Writes) > 0 {
 		fmt.Fprintln(w)
-		t := newTable(w)
-		fmt.Fprintln(t, "TABLE\tOPERATION\tKEY\tBEFORE\tAFTER")
-		for _, write := range r.Writes {
+		if err := printTable(w, r.Writes, "", "TABLE\tOPERATION\tKEY\tBEFORE\tAFTER", func(write zombie.Write) []any {
 			before, after := write.Before, write.After
 			if changed := after.Changed(before); before != nil && len(changed) > 0 { // of an UPDATE
 				before, after = before.Changed(after), changed
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cell(write.Table), write.Operation,
-				cellOrDash(write.Key.String()), cellOrDash(before.String()), cellOrDash(after.String()))
-		}
-		if err := t.Flush(); err != nil {
+			return []any{write.Table, write.Operation, write.Key, before, after}
+		}); err != nil {
 			return err
 		}
 	}
