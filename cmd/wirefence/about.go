@@ -18,11 +18,11 @@ import (
 // about describes this process.
 func (cfg proxySettings) about(server *proxy.Server, began time.Time) api.About {
 	a := api.About{
-		Version: thisBuild().Version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: cfg.Mode, UnfencedWrites: cfg.UnfencedWrites,
+		Version: thisBuild().Version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: string(cfg.Mode), UnfencedWrites: string(cfg.UnfencedWrites),
 		Settings: cfg.withoutSecrets(),
 	}
-	if cfg.Lease != "" {
-		a.Lease = &api.OwnLease{Resource: cfg.Lease, Held: server.Leading()}
+	if cfg.LeaseOf != "" {
+		a.Lease = &api.OwnLease{Resource: cfg.LeaseOf, Held: server.Leading()}
 	}
 	for _, h := range server.Hosts() {
 		role := "unknown"
@@ -50,7 +50,7 @@ func (cfg proxySettings) withoutSecrets() map[string]string {
 		if variable(f) == "" {
 			continue // the argument of one invocation
 		}
-		name, field := f.Tag.Get("env"), value.FieldByName(f.Name).Interface()
+		name, field := f.Tag.Get("env"), value.FieldByIndex(f.Index).Interface()
 		text := fmt.Sprint(field)
 		switch list := field.(type) {
 		case []string:
@@ -119,8 +119,8 @@ func cutLast(text, separator string) (before, after string, found bool) {
 // examine examines what the proxy's settings name, as `wirefence doctor` does.
 func (cfg proxySettings) examine(ctx context.Context) ([]doctor.Result, error) {
 	settings := doctorSettings{
-		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, ResourceSettings: ResourceSettings{IssuerSettings: IssuerSettings{cfg.DatabaseURL}}, Upstream: cfg.Upstream, Witness: cfg.Witness, Listen: cfg.Listen,
-		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.Lease, TTL: cfg.TTL, Timeout: 10 * time.Second,
+		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, ResourceSettings: ResourceSettings{IssuerSettings: IssuerSettings{cfg.DatabaseURL}}, Upstream: cfg.Upstream, Witness: cfg.WitnessURL, Listen: cfg.Listen,
+		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.LeaseOf, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)
 	if err != nil {

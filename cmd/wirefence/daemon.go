@@ -57,7 +57,7 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	errs[4] = d.add(checkUp(cfg, d.registry, log))
 	errs[9] = d.add(forgetDaily(cfg, d.leases, log))
 	_ = d.add(d.leases.watch(log), nil)
-	if d.witness, _, errs[8] = openWitness(cfg.Witness, cfg.Upstream); d.witness != nil {
+	if d.witness, _, errs[8] = openWitness(cfg.WitnessURL, cfg.Upstream); d.witness != nil {
 		o.Witness, o.WitnessBound = d.witness, d.witness.Bound
 	}
 	o.Lease, o.Ready = d.sidecar.lease(), d.schema.ready
@@ -164,13 +164,13 @@ func newRegistry() *prometheus.Registry {
 
 // resourceNames are the values of the label resource. The proxy's own come first.
 func resourceNames(cfg proxySettings) *metrics.Names {
-	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.Lease), fence.Resource(cfg.Resource))
+	return metrics.NewNames(cfg.MetricsResources, fence.Resource(cfg.LeaseOf), fence.Resource(cfg.Resource))
 }
 
 // readFigures returns the work that reads metrics from what the settings name, the database and the
 // lease store. It doesn't connect yet.
 func readFigures(cfg proxySettings, leases *leases, names *metrics.Names, registry prometheus.Registerer, log *slog.Logger) (func(context.Context), error) {
-	if leases == nil || cfg.DatabaseURL == "" || cfg.Mode == string(proxy.Off) {
+	if leases == nil || cfg.DatabaseURL == "" || cfg.Mode == proxy.Off {
 		return nil, nil
 	}
 	o := metrics.Options{Pool: leases.database, Names: names, Logger: log}
@@ -194,7 +194,7 @@ const recordingTime = 2 * time.Second
 // recordRefusals returns the work that writes the proxy's refusals to the history.
 func recordRefusals(o *proxy.Options, cfg proxySettings, registry prometheus.Registerer, log *slog.Logger) (func(context.Context), error) {
 	switch {
-	case !cfg.History || cfg.Mode == string(proxy.Off):
+	case !cfg.History || cfg.Mode == proxy.Off:
 		return nil, nil
 	case cfg.DatabaseURL == "":
 		log.Warn("refusals are not recorded in the history, since WIREFENCE_DATABASE_URL is not set")

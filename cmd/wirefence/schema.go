@@ -99,7 +99,7 @@ func (w *schemaWatch) wait(ctx context.Context) error {
 
 // look refuses a database that is too far behind or ahead of this binary.
 func (w *schemaWatch) look(ctx context.Context) error {
-	if w.cfg.Mode == string(proxy.Off) {
+	if w.cfg.Mode == proxy.Off {
 		return nil
 	}
 	if w.cfg.DatabaseURL == "" {

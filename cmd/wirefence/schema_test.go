@@ -10,7 +10,7 @@ import (
 // The caller that began to look for the schema can wait for its end.
 func TestTheSchemaIsNotLookedForAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	w := &schemaWatch{cfg: proxySettings{Mode: "enforce", DatabaseURL: "postgres://127.0.0.1:1/app"}, log: slog.New(slog.DiscardHandler)}
+	w := &schemaWatch{cfg: proxySettings{ServerSettings: ServerSettings{Mode: "enforce", DatabaseURL: "postgres://127.0.0.1:1/app"}}, log: slog.New(slog.DiscardHandler)}
 	end, err := w.begin(t.Context(), t.FailNow)
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ import (
 //	flag        the flag's name, where it isn't the variable's
 //	file        "yes": it may hold a password, and may be read from a file (secret_files.go)
 //
-// An embedded struct adds its own; it is filled only if its type is exported.
+// A struct within adds its own. An embedded one is filled only if its type is exported.
 
 const prefix = "WIREFENCE_"
 
@@ -216,11 +216,18 @@ func givenAs(c *cobra.Command, f reflect.StructField) string {
 	return flagOnly + flagName(f)
 }
 
-func fields[T any]() []reflect.StructField {
-	var all []reflect.StructField
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
-		if !f.Anonymous {
+// fields are a struct's settings, those of structs within included.
+func fields[T any]() []reflect.StructField { return settingsIn(reflect.TypeFor[T](), nil) }
+
+func settingsIn(t reflect.Type, within []int) (all []reflect.StructField) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		f.Index = append(slices.Clone(within), i)
+		switch {
+		case f.Tag.Get("env") != "":
 			all = append(all, f)
+		case f.Type.Kind() == reflect.Struct:
+			all = append(all, settingsIn(f.Type, f.Index)...)
 		}
 	}
 	return all

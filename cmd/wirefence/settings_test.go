@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/wirefence/wirefence/proxy"
 )
 
 func TestFlagsWinOverVariablesOverDefaults(t *testing.T) {
@@ -21,9 +23,9 @@ func TestFlagsWinOverVariablesOverDefaults(t *testing.T) {
 		{"flag", nil, []string{"--listen=c:2,d:3"}, "Listen", []string{"c:2", "d:3"}},
 		{"flags", nil, []string{"--listen=c:2", "--listen", "d:3"}, "Listen", []string{"c:2", "d:3"}},
 		{"flag over variable", map[string]string{"WIREFENCE_LISTEN": "a:1"}, []string{"--listen", "c:2"}, "Listen", []string{"c:2"}},
-		{"flag equal to the default over variable", map[string]string{"WIREFENCE_MODE": "off"}, []string{"--mode=enforce"}, "Mode", "enforce"},
+		{"flag equal to the default over variable", map[string]string{"WIREFENCE_MODE": "off"}, []string{"--mode=enforce"}, "Mode", proxy.Enforce},
 		{"required has no default", nil, nil, "Upstream", ""},
-		{"mode", map[string]string{"WIREFENCE_MODE": "shadow"}, nil, "Mode", "shadow"},
+		{"mode", map[string]string{"WIREFENCE_MODE": "shadow"}, nil, "Mode", proxy.Shadow},
 		{"admin", nil, nil, "AdminListen", "127.0.0.1:9433"},
 		{"admin off", nil, []string{"--admin-listen=off"}, "AdminListen", "off"},
 		{"number", map[string]string{"WIREFENCE_MAX_CONNECTIONS": "7"}, nil, "MaxConnections", 7},
@@ -35,7 +37,7 @@ func TestFlagsWinOverVariablesOverDefaults(t *testing.T) {
 		{"hold's default", nil, nil, "Hold", 50 * time.Millisecond},
 		{"hold", map[string]string{"WIREFENCE_HOLD": "20ms"}, nil, "Hold", 20 * time.Millisecond},
 		{"no hold", map[string]string{"WIREFENCE_HOLD": "20ms"}, []string{"--hold=0"}, "Hold", time.Duration(0)},
-		{"no variable", nil, nil, "UnfencedWrites", "allow"},
+		{"no variable", nil, nil, "UnfencedWrites", proxy.Allow},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for name, value := range c.variables {

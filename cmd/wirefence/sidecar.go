@@ -26,10 +26,10 @@ type sidecar struct {
 
 // newSidecar prepares the campaign that the settings describe. It doesn't connect yet.
 func newSidecar(cfg proxySettings, leases *leases, registry prometheus.Registerer, log *slog.Logger) (*sidecar, error) {
-	if cfg.Lease == "" {
+	if cfg.LeaseOf == "" {
 		return nil, nil
 	}
-	resource, err := fence.ParseResource(cfg.Lease)
+	resource, err := fence.ParseResource(cfg.LeaseOf)
 	if err != nil {
 		return nil, fmt.Errorf("WIREFENCE_LEASE: %w", err)
 	}
