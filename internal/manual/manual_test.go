@@ -55,7 +55,7 @@ func TestMarkdown(t *testing.T) {
 	for _, want := range []string{
 		"# Commands\n\nAbout.\n", "Commands: [`group`](#tool-group), [`group a`](#tool-group-a), [`group b`](#tool-group-b), [`other`](#tool-other), [`run`](#tool-run).", "## tool run\n\n```\ntool run [flags] [NAME]\n```\n\nRuns -- it's quick:\nyes.\n\n    as it is\n\nThe end.\n",
 		"```sh\ntool run a\n```", "It has a flag for each of [its settings](settings.md#settings).", "| `--url string` |  | of another. `TOOL_URL` |\n\n[Settings](settings.md#settings): `--limit`, `--mode`.\n",
-		"Second.\n\n| flag | default | |\n|---|---|---|\n| `--own` |  | of b |\n\nAs in [`tool group a`](#tool-group-a): `--all`.\n", "| `--plain string` |  | a\\|b |",
+		"Second.\n\n| flag | default | |\n|---|---|---|\n| `--all` |  | all of them |\n| `--own` |  | of b |\n", "| `--plain string` |  | a\\|b |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)

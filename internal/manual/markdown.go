@@ -59,27 +59,9 @@ func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
 	if len(fields) > 0 && strings.HasPrefix(fields[0].Path, "[]") {
 		what = "a list of objects"
 	}
-	like, told := "", map[string]bool{}
-	if o.Like != "" {
-		others, err := r.Fields(r.Outputs[o.Like][0])
-		if err != nil {
-			return err
-		}
-		for _, f := range others {
-			told[strings.TrimPrefix(f.Path, "[].")] = true
-		}
-		link := fmt.Sprintf("[`%s`](#%s)", o.Like, strings.ReplaceAll(o.Like, " ", "-"))
-		if len(fields) == len(others) {
-			fmt.Fprintf(b, "With `--output json`%s it prints %s with the fields of %s.\n\n", condition, what, link)
-			return nil
-		}
-		like = " with the fields of " + link + " and"
-	}
-	fmt.Fprintf(b, "With `--output json`%s it prints %s%s:\n\n| field | |\n|---|---|\n", condition, what, like)
+	fmt.Fprintf(b, "With `--output json`%s it prints %s:\n\n| field | |\n|---|---|\n", condition, what)
 	for _, f := range fields {
-		if path := strings.TrimPrefix(f.Path, "[]."); !told[path] {
-			fmt.Fprintf(b, "| %s | %s |\n", f.name(path), inCell(f.Meaning))
-		}
+		fmt.Fprintf(b, "| %s | %s |\n", f.name(), inCell(f.Meaning))
 	}
 	b.WriteString("\n")
 	return nil
@@ -87,7 +69,8 @@ func (r *Reference) fieldTable(b *strings.Builder, o Output) error {
 
 // name is a field with its type, which is string if it says none. A question mark is behind
 // one that may be absent.
-func (f Field) name(path string) string {
+func (f Field) name() string {
+	path := strings.TrimPrefix(f.Path, "[].")
 	if f.Absent {
 		path += "?"
 	}

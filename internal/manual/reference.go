@@ -22,7 +22,6 @@ type Reference struct {
 type Output struct {
 	When  string // a condition, as in "with --guards"; "" if it is always so
 	Value any    // whose type tells the fields
-	Like  string // the command whose fields are among these, and are not told again
 }
 
 // all are the commands that are shown, those below a command behind it.

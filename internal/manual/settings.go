@@ -90,11 +90,10 @@ func (r *Reference) Settings() string {
 	return b.String()
 }
 
-// flags lists the flags of a command. Those that mean what the table of settings or the
-// first command of a group says are only named. The intro says what --output does.
+// flags lists the flags of a command. Those that mean what the table of settings says are only
+// named. The intro says what --output does.
 func (r *Reference) flags(b *strings.Builder, c *cobra.Command) {
 	settings, heading, also := r.settings(), "| flag | default | |\n|---|---|---|\n", []string{}
-	first, shared := c.Parent().Commands()[0], []string{}
 	for _, g := range Grouped(c) {
 		g.Flags.VisitAll(func(f *pflag.Flag) {
 			if f.Name == "help" || f.Name == "output" || f.Hidden || namesFile(c, f) {
@@ -108,10 +107,6 @@ func (r *Reference) flags(b *strings.Builder, c *cobra.Command) {
 				}
 				meaning = strings.ReplaceAll(meaning, "](#", "]("+settingsPage+"#") + ". `" + v + "`"
 			}
-			if c.Parent().HasParent() && c != first && sharedWith(f, first) {
-				shared = append(shared, "`--"+f.Name+"`")
-				return
-			}
 			fmt.Fprintf(b, "%s| `%s` | %s | %s |\n", heading, inCell(name(f)), fallback(f), inCell(meaning))
 			heading = ""
 		})
@@ -119,22 +114,12 @@ func (r *Reference) flags(b *strings.Builder, c *cobra.Command) {
 	if heading == "" {
 		b.WriteString("\n")
 	}
-	if len(shared) > 0 {
-		path := first.CommandPath()
-		fmt.Fprintf(b, "As in [`%s`](#%s): %s.\n\n", path, strings.ReplaceAll(path, " ", "-"), strings.Join(shared, ", "))
-	}
 	switch {
 	case c == r.Main:
 		fmt.Fprintf(b, "It has a flag for each of [its settings](%s#settings).\n\n", settingsPage)
 	case len(also) > 0:
 		fmt.Fprintf(b, "[Settings](%s#settings): %s.\n\n", settingsPage, strings.Join(also, ", "))
 	}
-}
-
-// sharedWith reports whether an earlier command has a flag as f is.
-func sharedWith(f *pflag.Flag, earlier *cobra.Command) bool {
-	g := earlier.Flags().Lookup(f.Name)
-	return g != nil && text(g) == text(f) && g.DefValue == f.DefValue
 }
 
 // text is the meaning of a flag in Markdown.
