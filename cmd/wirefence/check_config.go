@@ -1,17 +1,14 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/internal/connstring"
@@ -111,15 +108,6 @@ func checkListen(at string) error {
 	}
 	_, err = net.LookupPort("tcp", port)
 	return err
-}
-
-// telemetry pushes what OpenTelemetry's variables ask for, and nothing where settings are
-// only checked.
-func (cfg proxySettings) telemetry(ctx context.Context, all prometheus.Gatherer, log *slog.Logger) (*telemetry, error) {
-	if cfg.CheckConfig {
-		return &telemetry{log: log}, nil
-	}
-	return pushTelemetry(ctx, all, log)
 }
 
 // printSettings prints what is in effect, in the order of the help.

@@ -176,9 +176,7 @@ func connectForNames(ctx context.Context, c *cobra.Command) (*pgx.Conn, error) {
 		}
 		return cfg.connect(ctx, "")
 	}
-	cfg, err := read[struct {
-		DatabaseURL string `env:"WIREFENCE_DATABASE_URL" file:"yes"`
-	}](c)
+	cfg, err := read[IssuerSettings](c)
 	if err != nil {
 		return nil, err
 	}

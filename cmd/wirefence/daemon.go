@@ -31,7 +31,7 @@ type daemon struct {
 	registry  *prometheus.Registry
 	leases    *leases // the process has one store and one pool; nil where none is named
 	sidecar   *sidecar
-	telemetry *telemetry
+	telemetry *telemetry // nil where settings are only checked
 	schema    *schemaWatch
 	witness   *witness.Witness // nil where none is named
 	server    *proxy.Server
@@ -52,7 +52,9 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	o.Sockets = sockets
 	d.sidecar, errs[0] = newSidecar(cfg, d.leases, d.registry, log)
 	errs[1] = d.add(recordRefusals(&o, cfg, d.registry, log))
-	d.telemetry, errs[2] = cfg.telemetry(ctx, d.registry, log)
+	if !cfg.CheckConfig {
+		d.telemetry, errs[2] = pushTelemetry(ctx, d.registry, log)
+	}
 	errs[3] = d.add(readFigures(cfg, d.leases, names, d.registry, log))
 	errs[4] = d.add(checkUp(cfg, d.registry, log))
 	errs[9] = d.add(forgetDaily(cfg, d.leases, log))

@@ -177,20 +177,14 @@ func parseResource(name string) (fence.Resource, error) {
 	return resource, nil
 }
 
-// atMostOne is cobra.MaximumNArgs(1) with an error that counts as wrong usage.
-func atMostOne(what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) > 1 {
-			return usageError{fmt.Errorf("wants %s", what)}
-		}
-		return nil
-	}
-}
+func atMostOne(what string) cobra.PositionalArgs { return wants(what, cobra.MaximumNArgs(1)) }
 
-// exactly is cobra.ExactArgs with an error that counts as wrong usage.
-func exactly(n int, what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) != n {
+func exactly(n int, what string) cobra.PositionalArgs { return wants(what, cobra.ExactArgs(n)) }
+
+// wants gives cobra's judgment of the arguments an error that counts as wrong usage.
+func wants(what string, judge cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if judge(c, args) != nil {
 			return usageError{fmt.Errorf("wants %s", what)}
 		}
 		return nil

@@ -40,15 +40,19 @@ const ofTests = "WIREFENCE_TEST_"
 // checkVariables refuses an environment with variables that look like settings and are
 // none: a misspelt mode or limit would be ignored.
 func checkVariables(root *cobra.Command, environment []string) error {
-	known := slices.Clone(otherVariables)
-	collectVariables(root, &known)
+	known, flags := slices.Clone(otherVariables), map[string]bool{}
+	collectFlags(root, func(f *pflag.Flag) {
+		if flags[f.Name] = true; manual.Variable(f) != "" {
+			known = append(known, manual.Variable(f))
+		}
+	})
 	var errs []error
 	for _, entry := range environment {
 		name, _, _ := strings.Cut(entry, "=")
 		if !strings.HasPrefix(name, prefix) || slices.Contains(known, name) || ofServices.MatchString(name) || strings.HasPrefix(name, ofTests) {
 			continue
 		}
-		if hasFlag(root, flagOf(name)) {
+		if flags[flagOf(name)] { // a leftover WIREFENCE_DRY_RUN would otherwise migrate
 			errs = append(errs, fmt.Errorf("the environment has %s, which is no setting: --%s is given on the command line only", name, flagOf(name)))
 			continue
 		}
@@ -57,21 +61,12 @@ func checkVariables(root *cobra.Command, environment []string) error {
 	return errors.Join(errs...)
 }
 
-func collectVariables(c *cobra.Command, known *[]string) {
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if variable := manual.Variable(f); variable != "" {
-			*known = append(*known, variable)
-		}
-	})
+// collectFlags passes the flags of all commands to each.
+func collectFlags(c *cobra.Command, each func(*pflag.Flag)) {
+	c.Flags().VisitAll(each)
 	for _, below := range c.Commands() {
-		collectVariables(below, known)
+		collectFlags(below, each)
 	}
-}
-
-// hasFlag reports whether any command has a flag that no variable sets. A variable of its
-// name is refused rather than ignored: a leftover WIREFENCE_DRY_RUN would otherwise migrate.
-func hasFlag(c *cobra.Command, name string) bool {
-	return c.Flags().Lookup(name) != nil || slices.ContainsFunc(c.Commands(), func(below *cobra.Command) bool { return hasFlag(below, name) })
 }
 
 // suggestion names the known word with the most similar spelling, if there is one.

@@ -155,12 +155,6 @@ func checkProxyFences(ctx context.Context, in *Input) (found []Finding, err erro
 	return finding.Fine("the proxy has fences checked, in both protocols"), nil
 }
 
-// Fences reports whether a connection leads through a proxy that has fences checked. It changes
-// nothing.
-func Fences(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	return refuses(ctx, conn, func(tx pgx.Tx) error { return tx.Conn().PgConn().Exec(ctx, harmlessWrite).Close() })
-}
-
 // refuses reports whether a statement under a malformed fence is refused as malformed.
 func refuses(ctx context.Context, conn *pgx.Conn, send func(tx pgx.Tx) error) (bool, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
