@@ -87,6 +87,7 @@ var imports = []struct {
 	{"internal/campaign/a.go", module + "/internal/quietlog", ""},
 	{"internal/campaign/a.go", module + "/proxy", "holders"},
 	{"internal/runner/a.go", module + "/fence", ""},
+	{"internal/runner/a.go", module + "/internal/pgenv", ""},
 	{"internal/runner/a.go", module + "/lockclient/redis", "holders"},
 	{"internal/runner/a_test.go", module + "/lockclient/redis", ""},
 

@@ -12,7 +12,7 @@ import (
 // server. Some drivers look for localhost, whatever the folder is: for them come lines behind all
 // others. It returns false where libpq would read no file.
 func (s *Server) passwords(folder string) (string, bool) {
-	file := cmp.Or(value(s.env, "PGPASSFILE"), s.home(".pgpass"))
+	file := cmp.Or(Value(s.env, "PGPASSFILE"), s.home(".pgpass"))
 	info, err := os.Stat(file)
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
 		return "", false
@@ -64,8 +64,8 @@ func (s *Server) readService() {
 		return
 	}
 	for _, file := range []string{
-		cmp.Or(value(s.env, "PGSERVICEFILE"), s.home(".pg_service.conf")),
-		filepath.Join(cmp.Or(value(s.env, "PGSYSCONFDIR"), "/etc/postgresql-common"), "pg_service.conf"),
+		cmp.Or(Value(s.env, "PGSERVICEFILE"), s.home(".pg_service.conf")),
+		filepath.Join(cmp.Or(Value(s.env, "PGSYSCONFDIR"), "/etc/postgresql-common"), "pg_service.conf"),
 	} {
 		text, _ := os.ReadFile(file)
 		settings := map[string]string{}

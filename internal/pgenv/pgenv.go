@@ -30,7 +30,7 @@ type Server struct {
 // It fails where Debian's psql would choose a cluster by settings of its own, which a host turns
 // off.
 func Read(env []string) (*Server, error) {
-	s := &Server{env: env, service: value(env, "PGSERVICE")}
+	s := &Server{env: env, service: Value(env, "PGSERVICE")}
 	s.readService()
 	s.ports = strings.Split(cmp.Or(s.setting("port", "PGPORT"), "5432"), ",")
 	named := cmp.Or(s.setting("hostaddr", "PGHOSTADDR"), s.setting("host", "PGHOST"))
@@ -57,7 +57,7 @@ func (s *Server) Socket(folder string) string { return filepath.Join(folder, ".s
 // this user may read: copies of the password file and of the service file that name the socket,
 // too. The port stays, for clients that name another host without one.
 func (s *Server) Lead(folder string) ([]string, error) {
-	set := map[string]string{"PGHOST": folder}
+	set := map[string]string{"PGHOST": folder, "PGHOSTADDR": ""}
 	if len(s.ports) > 1 {
 		set["PGPORT"] = s.ports[0]
 	}
@@ -74,18 +74,26 @@ func (s *Server) Lead(folder string) ([]string, error) {
 			return nil, err
 		}
 	}
-	led := slices.DeleteFunc(slices.Clone(s.env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return name == "PGHOSTADDR" || set[name] != ""
-	})
-	for name, text := range set {
-		led = append(led, name+"="+text)
-	}
-	return led, nil
+	return With(s.env, set), nil
 }
 
-// value returns a variable's value in env. The last one counts.
-func value(env []string, name string) string {
+// With returns an environment with other values of variables, and without those that are set to "".
+func With(env []string, set map[string]string) []string {
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, is := set[name]
+		return is
+	})
+	for name, text := range set {
+		if text != "" {
+			env = append(env, name+"="+text)
+		}
+	}
+	return env
+}
+
+// Value returns a variable's value in an environment. The last one counts.
+func Value(env []string, name string) string {
 	for _, entry := range slices.Backward(env) {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {
 			return value
@@ -95,12 +103,12 @@ func value(env []string, name string) string {
 }
 
 func (s *Server) setting(keyword, variable string) string {
-	return cmp.Or(s.settings[keyword], value(s.env, variable))
+	return cmp.Or(s.settings[keyword], Value(s.env, variable))
 }
 
 // home is the path of a file in the home folder.
 func (s *Server) home(name string) string {
-	folder := value(s.env, "HOME")
+	folder := Value(s.env, "HOME")
 	if who, err := user.Current(); folder == "" && err == nil { // as in a unit of systemd without User=
 		folder = who.HomeDir
 	}
@@ -110,10 +118,10 @@ func (s *Server) home(name string) string {
 // clusterIsChosen reports whether Debian's pg_wrapper would take a cluster that an operator has
 // chosen (pg_wrapper(1)).
 func (s *Server) clusterIsChosen() bool {
-	if value(s.env, "PGCLUSTER") != "" {
+	if Value(s.env, "PGCLUSTER") != "" {
 		return true
 	}
-	return value(s.env, "PGPORT") == "" && slices.ContainsFunc([]string{s.home(".postgresqlrc"), "/etc/postgresql-common/user_clusters"}, func(file string) bool {
+	return Value(s.env, "PGPORT") == "" && slices.ContainsFunc([]string{s.home(".postgresqlrc"), "/etc/postgresql-common/user_clusters"}, func(file string) bool {
 		text, _ := os.ReadFile(file)
 		return slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
 			line = strings.TrimSpace(line)

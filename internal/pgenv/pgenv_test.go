@@ -134,10 +134,10 @@ func TestAnOpenPasswordFileStays(t *testing.T) {
 	}
 	folder := t.TempDir()
 	env, err := read(t, home, "PGHOST=a,db", "PGPORT=1,2").Lead(folder)
-	if left, _ := os.ReadDir(folder); err != nil || len(left) > 0 || value(env, "PGPASSFILE") != "" {
+	if left, _ := os.ReadDir(folder); err != nil || len(left) > 0 || Value(env, "PGPASSFILE") != "" {
 		t.Errorf("%q, %v, %v", env, left, err)
 	}
-	if value(env, "PGPORT") != "1" || value(env, "PGHOST") != folder {
+	if Value(env, "PGPORT") != "1" || Value(env, "PGHOST") != folder {
 		t.Errorf("the environment is %q", env)
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/pgenv"
 )
 
 var errNotFound = errors.New("command not found")
@@ -24,7 +24,7 @@ func lookUp(command, env []string) (string, error) {
 		return name, executable(name)
 	}
 	var denied error
-	for _, dir := range filepath.SplitList(value(env, "PATH")) {
+	for _, dir := range filepath.SplitList(pgenv.Value(env, "PATH")) {
 		if dir == "" {
 			dir = "."
 		}
@@ -59,22 +59,12 @@ func executable(path string) error {
 	return nil
 }
 
-// value returns a variable's value in env. The last one counts.
-func value(env []string, name string) string {
-	for _, entry := range slices.Backward(env) {
-		if value, ok := strings.CutPrefix(entry, name+"="); ok {
-			return value
-		}
-	}
-	return ""
-}
-
 // FenceIn returns the fence of a command under a lease: with that of an outer run, which env has
 // and whose lease is held as well.
 func FenceIn(env []string, lease Lease) (fence.Fence, error) {
-	f, err := fences(value(env, fenceVariable), lease.Fence())
+	f, err := fences(pgenv.Value(env, fenceVariable), lease.Fence())
 	if err != nil {
-		err = fmt.Errorf("%s in the environment, which is carried on, holds %q: %w", fenceVariable, value(env, fenceVariable), err)
+		err = fmt.Errorf("%s in the environment, which is carried on, holds %q: %w", fenceVariable, pgenv.Value(env, fenceVariable), err)
 	}
 	return f, err
 }
@@ -87,25 +77,18 @@ func withFence(env []string, lease Lease, byName bool, label string) ([]string, 
 		return nil, err
 	}
 	set := map[string]string{"WIREFENCE_TOKEN": lease.Token().String(), fenceVariable: f.String()}
-	if given := value(env, "PGOPTIONS"); !byName || strings.Contains(given, fence.Variable) { // which comes before the name
+	if given := pgenv.Value(env, "PGOPTIONS"); !byName || strings.Contains(given, fence.Variable) { // which comes before the name
 		set["PGOPTIONS"] = pgOptions(given, f.String())
 	}
 	if byName {
-		if given := value(env, "PGAPPNAME"); given != "" {
+		if given := pgenv.Value(env, "PGAPPNAME"); given != "" {
 			label = given[strings.IndexByte(given, '~')+1:] // without the fence of an outer run
 		}
 		if set["PGAPPNAME"], err = f.Name(label); err != nil {
 			return nil, err
 		}
 	}
-	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return set[name] != ""
-	})
-	for name, text := range set {
-		env = append(env, name+"="+text)
-	}
-	return env, nil
+	return pgenv.With(env, set), nil
 }
 
 const fenceVariable = "WIREFENCE_FENCE"

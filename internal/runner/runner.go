@@ -12,7 +12,7 @@
 //
 // A Process runs a command under no lease, and can freeze it.
 //
-// The package imports lockclient and fence.
+// The package imports lockclient, fence and pgenv.
 package runner
 
 import (
