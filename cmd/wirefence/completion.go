@@ -155,7 +155,7 @@ func askForNames(c *cobra.Command, begun string, ask func(context.Context, *pgx.
 	if err != nil {
 		return nil, only
 	}
-	defer conn.Close(context.Background())
+	defer closeConn(conn)
 	names, err := ask(ctx, conn)
 	if err != nil {
 		return nil, only

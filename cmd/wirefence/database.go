@@ -77,7 +77,7 @@ func (cfg IssuerSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) 
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.Background())
+	defer closeConn(conn)
 	return do(conn)
 }
 
@@ -118,7 +118,7 @@ func openSchema(ctx context.Context, url string) (*pgx.Conn, error) {
 		return nil, err
 	}
 	if _, err := migrations.Usable(ctx, conn); err != nil {
-		_ = conn.Close(context.WithoutCancel(ctx))
+		closeConn(conn)
 		return nil, err
 	}
 	return conn, nil
@@ -179,7 +179,7 @@ func (cfg OwnerSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) e
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.Background())
+	defer closeConn(conn)
 	if err := migrations.Verify(ctx, conn); err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func onNodes(ctx context.Context, url string, do func(all []node, failed error) 
 				failed = errors.Join(failed, fmt.Errorf("node %s: %w", address, err))
 				continue
 			}
-			defer at.Close(context.WithoutCancel(ctx))
+			defer closeConn(at)
 			all = append(all, node{serverName(at.Config()), coordinates || i > 0, at})
 		}
 		return do(all, failed)

@@ -82,13 +82,8 @@ func (cfg historySettings) filter(args []string) (f fence.EventFilter, err error
 
 // sinceWhen parses a time, or a duration before now.
 func sinceWhen(text string, now time.Time) (time.Time, error) {
-	if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return now.Add(-d), nil
-	}
-	if days, found := strings.CutSuffix(text, "d"); found {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
-			return now.AddDate(0, 0, -int(n)), nil
-		}
+	if age, is := parseAge(text); is && age > 0 {
+		return now.Add(-age), nil
 	}
 	for _, layout := range []string{time.RFC3339, time.DateOnly, "2006-01-02 15:04", time.DateTime} {
 		if t, err := time.Parse(layout, text); err == nil {

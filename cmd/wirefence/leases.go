@@ -20,6 +20,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/internal/connstring"
+	"github.com/wirefence/wirefence/internal/manual"
 	"github.com/wirefence/wirefence/internal/metrics"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
@@ -120,8 +121,7 @@ func storeSettings() string {
 	for _, store := range (StoreSettings{}).stores() {
 		names = append(names, store.setting)
 	}
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	return manual.Alternatives(strings.Join(names, "|"))
 }
 
 // storeNamed reports whether openLeases would find a lease store named.

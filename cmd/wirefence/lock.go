@@ -218,7 +218,7 @@ func rejectsWrites(ctx context.Context) (readOnly bool) {
 	if err != nil {
 		return false
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer closeConn(conn)
 	err = conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('transaction_read_only') = 'on'", pgx.QueryExecModeSimpleProtocol).Scan(&readOnly)
 	return readOnly && err == nil
 }

@@ -41,7 +41,7 @@ WIREFENCE_OWNER_URL.`,
 		if err != nil {
 			return err
 		}
-		defer conn.Close(context.Background())
+		defer closeConn(conn)
 		return suggestOwner(cfg.migrate(c.Context(), conn, c.OutOrStdout()))
 	})
 }
@@ -105,7 +105,7 @@ func (cfg migrateSettings) migrateWorker(ctx context.Context, address string, op
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer closeConn(conn)
 	return options.Apply(ctx, conn, func(line string) { report(address + ": " + line) })
 }
 

@@ -49,7 +49,10 @@ come from a lease store stays, too, unless the settings name that store.`,
 		case len(args) == 1:
 			only, err = parseResource(args[0])
 		default:
-			unusedFor, err = parseAge(cfg.UnusedFor)
+			var is bool
+			if unusedFor, is = parseAge(cfg.UnusedFor); !is {
+				err = fmt.Errorf("--unused-for %q is not a duration such as 30d or 12h", cfg.UnusedFor)
+			}
 		}
 		if err != nil {
 			return usageError{err}
@@ -61,16 +64,13 @@ come from a lease store stays, too, unless the settings name that store.`,
 }
 
 // parseAge parses a duration, which may be in days.
-func parseAge(text string) (time.Duration, error) {
+func parseAge(text string) (age time.Duration, is bool) {
 	if days, found := strings.CutSuffix(text, "d"); found {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err == nil
 	}
-	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
-		return d, nil
-	}
-	return 0, fmt.Errorf("--unused-for %q is not a duration such as 30d or 12h", text)
+	age, err := time.ParseDuration(text)
+	return age, err == nil && age >= 0
 }
 
 func (cfg forgetSettings) forget(ctx context.Context, conn *pgx.Conn, only fence.Resource, unusedFor time.Duration, in io.Reader, w, stderr io.Writer) error {
@@ -227,7 +227,7 @@ func (f forgetter) forgetUnused(ctx context.Context, cfg proxySettings) (forgott
 	if err != nil {
 		return forgotten{}, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer closeConn(conn)
 	unused, err := fence.ForgettableResources(ctx, conn, cfg.ForgetAfter)
 	if err != nil {
 		return forgotten{}, err

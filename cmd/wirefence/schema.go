@@ -110,7 +110,7 @@ func (w *schemaWatch) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.Background())
+	defer closeConn(conn)
 	differs, err := migrations.Usable(ctx, conn)
 	if differs != nil && err == nil {
 		w.log.Warn("the schema and this binary are one version apart, as during a rollout: run `wirefence migrate`, or upgrade the binary, to end it",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -37,7 +36,7 @@ tables; a lock_timeout in the connection string's options limits that.`,
 		if err != nil {
 			return err
 		}
-		defer conn.Close(context.Background())
+		defer closeConn(conn)
 		there, err := migrations.Look(c.Context(), conn)
 		if err != nil {
 			return err
