@@ -4,6 +4,7 @@
 package address
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -48,7 +49,7 @@ func Parse(text, scheme, port string, settings ...string) (URL, error) {
 		if parsed.Hostname() == "" {
 			return URL{}, errors.New("a host is empty")
 		}
-		port := orDefault(parsed.Port(), port)
+		port := cmp.Or(parsed.Port(), port)
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return URL{}, errors.New("invalid port: it is a number from 1 to 65535")
 		}
@@ -61,13 +62,6 @@ func Parse(text, scheme, port string, settings ...string) (URL, error) {
 		}
 	}
 	return u, nil
-}
-
-func orDefault(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
 
 // single reads settings, each of which may be given once.
