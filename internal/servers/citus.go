@@ -9,9 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Citus is a cluster of PostgreSQL servers with the extension Citus: a coordinator, and
@@ -47,24 +44,18 @@ func StartCitus(ctx context.Context, workers int, settings map[string]string) (*
 	}
 	maps.Copy(all, settings)
 	c := &Citus{Workers: make([]*Postgres, workers), Links: make([]*Link, workers)}
-	errs := make([]error, workers+1)
-	var starts sync.WaitGroup
-	for i := range errs {
-		starts.Go(func() {
-			server, err := StartPostgres(ctx, PostgresConfig{Major: major, Settings: all})
-			errs[i] = err
-			switch {
-			case err != nil:
-			case i == workers:
-				c.Coordinator = server
-			default:
-				c.Workers[i] = server
-				c.Links[i], errs[i] = StartLink(server.Addr())
-			}
-		})
-	}
-	starts.Wait()
-	return orClosed(c, errors.Join(errs...))
+	return orClosed(c, atOnce(make([]struct{}, workers+1), func(i int, _ struct{}) (err error) {
+		server, err := StartPostgres(ctx, PostgresConfig{Major: major, Settings: all})
+		switch {
+		case err != nil:
+		case i == workers:
+			c.Coordinator = server
+		default:
+			c.Workers[i] = server
+			c.Links[i], err = StartLink(server.Addr())
+		}
+		return err
+	}))
 }
 
 // Nodes are all servers, the coordinator first.
@@ -74,14 +65,14 @@ func (c *Citus) Nodes() []*Postgres { return append([]*Postgres{c.Coordinator}, 
 // Without the workers there are only the extension and its coordinator.
 func (c *Citus) CreateDatabase(ctx context.Context, name string) error {
 	for _, node := range c.Nodes() {
-		if err := onNode(ctx, node, "postgres", "CREATE DATABASE "+name); err != nil {
+		if err := node.exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
 			return err
 		}
-		if err := onNode(ctx, node, name, "CREATE EXTENSION citus"); err != nil {
+		if err := node.exec(ctx, name, "CREATE EXTENSION citus"); err != nil {
 			return err
 		}
 	}
-	err := onNode(ctx, c.Coordinator, name, fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)", c.Coordinator.Port))
+	err := c.Coordinator.exec(ctx, name, fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)", c.Coordinator.Port))
 	for i := range c.Workers {
 		err = cmp.Or(err, c.AddNode(ctx, name, i))
 	}
@@ -92,7 +83,7 @@ func (c *Citus) CreateDatabase(ctx context.Context, name string) error {
 // time, Citus now and then loses a connection that it needs.
 func (c *Citus) AddNode(ctx context.Context, database string, worker int) (err error) {
 	for range 5 {
-		if err = onNode(ctx, c.Coordinator, database, fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", c.Links[worker].port())); err == nil {
+		if err = c.Coordinator.exec(ctx, database, fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", c.Links[worker].port())); err == nil {
 			return nil
 		}
 	}
@@ -102,32 +93,12 @@ func (c *Citus) AddNode(ctx context.Context, database string, worker int) (err e
 // DropDatabase drops a database on each node that runs.
 func (c *Citus) DropDatabase(ctx context.Context, name string) {
 	for _, node := range c.Nodes() {
-		_ = onNode(ctx, node, "postgres", "DROP DATABASE "+name+" WITH (FORCE)")
+		_ = node.exec(ctx, "postgres", "DROP DATABASE "+name+" WITH (FORCE)")
 	}
 }
 
 // Close ends all servers. It may be called twice.
 func (c *Citus) Close() {
-	for _, link := range c.Links {
-		if link != nil {
-			link.Close()
-		}
-	}
-	for _, node := range c.Nodes() {
-		if node != nil {
-			node.Close()
-		}
-	}
-}
-
-func onNode(ctx context.Context, node *Postgres, database, sql string) error {
-	conn, err := pgx.Connect(ctx, node.URL(database))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("%s: %w", sql, err)
-	}
-	return nil
+	closeAll(c.Links)
+	closeAll(c.Nodes())
 }

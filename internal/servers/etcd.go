@@ -2,8 +2,8 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 )
@@ -12,12 +12,7 @@ import (
 // outlives Stop and Kill.
 type Etcd struct {
 	process
-
-	name   string
-	peer   string // URL for the other members
-	peers  string // of all members
-	health string // URL that tells whether it is ready, without TLS
-	args   []string
+	peer, health int // ports for the other members, and without TLS
 }
 
 // StartEtcd starts a server on free loopback ports. Arguments are passed on to
@@ -34,62 +29,29 @@ func StartEtcd(ctx context.Context, args ...string) (*Etcd, error) {
 // StartEtcdCluster starts a cluster of n members and returns when all of them
 // answer.
 func StartEtcdCluster(ctx context.Context, n int, args ...string) ([]*Etcd, error) {
-	if _, err := lookUp("etcd"); err != nil {
-		return nil, err
-	}
 	var members []*Etcd
 	var peers []string
-	closeAll := func() {
-		for _, member := range members {
-			member.Close()
-		}
-	}
+	var failed error
 	for i := range n {
-		member, err := newEtcd(fmt.Sprint("member", i), args)
-		if err != nil {
-			closeAll()
-			return nil, err
-		}
-		members = append(members, member)
-		peers = append(peers, member.name+"="+member.peer)
+		e := &Etcd{}
+		failed = errors.Join(failed, e.prepare("etcd", &e.peer, &e.health))
+		members = append(members, e)
+		peers = append(peers, fmt.Sprintf("member%d=http://127.0.0.1:%d", i, e.peer))
 	}
-	for _, member := range members {
-		member.peers = strings.Join(peers, ",")
+	scheme := "http://"
+	if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--cert-file") }) {
+		scheme = "https://"
 	}
-	return members, startTogether(ctx, members)
-}
-
-func newEtcd(name string, args []string) (*Etcd, error) {
-	p, err := newProcess("etcd")
-	if err != nil {
-		return nil, err
+	for i, e := range members {
+		url, peer, health := scheme+e.Addr(), fmt.Sprint("http://127.0.0.1:", e.peer), fmt.Sprint("http://127.0.0.1:", e.health)
+		e.command = slices.Concat(e.command, []string{
+			fmt.Sprint("--name=member", i), "--data-dir=" + e.data(), "--log-level=warn", "--logger=zap", "--listen-metrics-urls=" + health,
+			"--listen-client-urls=" + url, "--advertise-client-urls=" + url,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=" + strings.Join(peers, ","),
+		}, args)
+		e.ready = func(ctx context.Context) error { return answersOK(ctx, health+"/health") }
 	}
-	e := &Etcd{process: p, name: name, args: args}
-	for _, url := range []*string{&e.peer, &e.health} {
-		port, err := FreePort()
-		if err != nil {
-			e.Close()
-			return nil, err
-		}
-		*url = fmt.Sprintf("http://127.0.0.1:%d", port)
-	}
-	return e, nil
-}
-
-// Start starts a server that was ended by Stop or Kill, with its data and on
-// the same ports. A member of a cluster is ready when there is a majority.
-func (e *Etcd) Start(ctx context.Context) error {
-	url := "http://" + e.Addr()
-	if slices.ContainsFunc(e.args, func(arg string) bool { return strings.HasPrefix(arg, "--cert-file") }) {
-		url = "https://" + e.Addr()
-	}
-	args := append([]string{
-		"--name=" + e.name, "--data-dir=" + e.data(), "--log-level=warn", "--logger=zap",
-		"--listen-metrics-urls=" + e.health,
-		"--listen-client-urls=" + url, "--advertise-client-urls=" + url,
-		"--listen-peer-urls=" + e.peer, "--initial-advertise-peer-urls=" + e.peer, "--initial-cluster=" + e.peers,
-	}, e.args...)
-	return e.run(ctx, exec.Command("etcd", args...), func(ctx context.Context) error { return answersOK(ctx, e.health+"/health") })
+	return startTogether(ctx, members, failed)
 }
 
 // URL is the connection string of the server.

@@ -2,15 +2,15 @@ package servers
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
 
-// over asks a Redis server by way of a link.
+// over is a connection to a Redis server, maybe by way of a link.
 type over struct {
 	t *testing.T
 	net.Conn
@@ -27,41 +27,38 @@ func dial(t *testing.T, addr string) over {
 	return over{t, conn, bufio.NewReader(conn)}
 }
 
-func (o over) ask(request string) {
-	o.t.Helper()
-	if _, err := o.Write([]byte(request + "\r\n")); err != nil {
-		o.t.Fatal(err)
-	}
-}
+// Answers that are none.
+const (
+	held   = "nothing"
+	broken = "the connection's end"
+)
 
-func (o over) answer(patience time.Duration) (string, error) {
+// asks sends a request, "" for none, and requires its answer.
+func (o over) asks(request, want string) {
+	o.t.Helper()
+	if request != "" {
+		if _, err := o.Write([]byte(request + "\r\n")); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	patience := time.Minute
+	if want == held {
+		patience = 50 * time.Millisecond
+	}
 	_ = o.SetReadDeadline(time.Now().Add(patience))
-	return o.answers.ReadString('\n')
-}
-
-func (o over) wants(answer string) {
-	o.t.Helper()
-	if got, err := o.answer(time.Minute); got != answer+"\r\n" {
-		o.t.Fatalf("the answer is %q, %v; want %q", got, err, answer)
+	got, err := o.answers.ReadString('\n')
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		got = held
+	} else if err != nil {
+		got = broken
 	}
-}
-
-func (o over) wantsNothing() {
-	o.t.Helper()
-	if got, err := o.answer(50 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-		o.t.Fatalf("the answer is %q, %v; it should be held", got, err)
-	}
-}
-
-func (o over) wantsEnd() {
-	o.t.Helper()
-	if got, err := o.answer(time.Minute); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		o.t.Fatalf("the answer is %q, %v; the connection should be broken", got, err)
+	if got = strings.TrimSuffix(got, "\r\n"); got != want {
+		o.t.Fatalf("%q is answered by %q, %v; want %q", request, got, err, want)
 	}
 }
 
 func TestLinkFails(t *testing.T) {
-	server, err := StartRedis(context.Background())
+	server, err := StartRedis(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,44 +70,37 @@ func TestLinkFails(t *testing.T) {
 	t.Cleanup(link.Close)
 	direct := dial(t, server.Addr())
 	client := dial(t, link.Addr())
-	client.ask("SET a 1")
-	client.wants("+OK")
+	client.asks("SET a 1", "+OK")
 
 	link.Hold()
-	client.ask("SET a 2")
-	client.wantsNothing()
-	direct.ask("STRLEN a")
-	direct.wants(":1")
-	direct.ask("INCR a")
-	direct.wants(":2")
+	client.asks("SET a 2", held)
+	direct.asks("STRLEN a", ":1")
+	direct.asks("INCR a", ":2")
 	link.Restore()
-	client.wants("+OK")
-	direct.ask("INCR a")
-	direct.wants(":3")
+	client.asks("", "+OK")
+	direct.asks("INCR a", ":3")
 
 	link.HoldAnswers()
-	client.ask("SET a 10")
-	client.wantsNothing()
-	direct.ask("INCR a")
-	direct.wants(":11")
+	client.asks("SET a 10", held)
+	direct.asks("INCR a", ":11")
 
 	link.Cut()
-	client.wantsEnd()
+	client.asks("", broken)
 	if conn, err := net.Dial("tcp", link.Addr()); err == nil { // the reset may come a little later
-		over{t, conn, bufio.NewReader(conn)}.wantsEnd()
+		over{t, conn, bufio.NewReader(conn)}.asks("", broken)
 		_ = conn.Close()
 	}
 	link.Restore()
 	client = dial(t, link.Addr())
-	client.ask("INCR a")
-	client.wants(":12")
-	client.ask("QUIT")
-	client.wants("+OK")
-	client.wantsEnd()
+	client.asks("INCR a", ":12")
+	client.asks("QUIT", "+OK")
+	client.asks("", broken)
 
 	client = dial(t, link.Addr())
 	link.Hold()
-	client.ask("PING")
+	if _, err := client.Write([]byte("PING\r\n")); err != nil {
+		t.Fatal(err)
+	}
 	link.Close()
-	client.wantsEnd()
+	client.asks("", broken)
 }

@@ -30,7 +30,8 @@ type Patroni struct {
 }
 
 // PatroniMember is one of the servers, with its Patroni. Kill, Freeze and Start
-// concern both, as the loss of a machine does.
+// concern both, as the loss of a machine does: Patroni starts PostgreSQL, after a backup or a
+// rewind where it needs one. Start returns when Patroni answers.
 type PatroniMember struct {
 	process           // Patroni
 	Name       string // in the cluster
@@ -49,9 +50,6 @@ const patroniTTL = 10 * time.Second
 // Commits are in the log before they are acknowledged, and no part of the log is removed.
 // Its segments have 1 MB.
 func StartPatroni(ctx context.Context) (*Patroni, error) {
-	if _, err := lookUp("patroni"); err != nil {
-		return nil, err
-	}
 	bins := postgresBinaries()
 	bin := bins[defaultMajor(bins)] // the distribution's, which is Debian 12's 15
 	if _, err := os.Stat(filepath.Join(bin, "pg_rewind")); err != nil {
@@ -90,12 +88,12 @@ func (p *Patroni) start(ctx context.Context, bin string) (err error) {
 }
 
 func newPatroniMember(name, bin string) (*PatroniMember, error) {
-	rest, err := newForeign("patroni")
-	if err != nil {
-		return nil, err
-	}
-	m := &PatroniMember{process: rest, Name: name, bin: bin}
-	if m.Postgres, err = FreePort(); err == nil {
+	m := &PatroniMember{Name: name, bin: bin}
+	err := m.prepareUnprivileged("patroni", &m.Postgres)
+	if err == nil {
+		m.command = append(m.command, m.file("patroni.yml"))
+		m.env = []string{"LC_ALL=C.UTF-8", "TZ=UTC", "HOME=" + m.dir}
+		m.ready = func(ctx context.Context) error { return answersOK(ctx, "http://"+m.Addr()+"/liveness") }
 		m.Replicated, err = StartLink(m.Server())
 	}
 	return orClosed(m, err)
@@ -144,17 +142,7 @@ func (m *PatroniMember) configure(etcd *Etcd) error {
 	}{m, etcd.Addr(), m.data(), m.bin, m.dir, int(patroniTTL.Seconds())}); err != nil {
 		return err
 	}
-	return os.WriteFile(m.config(), text.Bytes(), 0o644)
-}
-
-func (m *PatroniMember) config() string { return filepath.Join(m.dir, "patroni.yml") }
-
-// Start starts Patroni, which starts PostgreSQL, after a backup or a rewind where it
-// needs one. It returns when Patroni answers.
-func (m *PatroniMember) Start(ctx context.Context) error {
-	cmd := exec.Command("patroni", m.config())
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "TZ=UTC", "HOME="+m.dir)
-	return m.run(ctx, cmd, func(ctx context.Context) error { return answersOK(ctx, "http://"+m.Addr()+"/liveness") })
+	return os.WriteFile(m.file("patroni.yml"), text.Bytes(), 0o644)
 }
 
 func (m *PatroniMember) ask(ctx context.Context, method, path, body string) (int, string, error) {
@@ -185,7 +173,7 @@ func (m *PatroniMember) Data() string { return m.data() }
 
 // Command is a program of the member's version of PostgreSQL, run as the server's account.
 func (m *PatroniMember) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return (&Postgres{process: m.process, bin: m.bin}).command(ctx, name, args...)
+	return m.program(ctx, filepath.Join(m.bin, name), args...)
 }
 
 // AwaitPrimary returns when the member's server accepts writes.

@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 )
@@ -43,23 +41,18 @@ type PgBouncer struct{ process }
 
 // StartPgBouncer starts a PgBouncer and returns when it answers.
 func StartPgBouncer(ctx context.Context, cfg PgBouncerConfig) (*PgBouncer, error) {
-	path, err := lookUp("pgbouncer")
-	if err != nil {
-		return nil, err
-	}
 	b := &PgBouncer{}
-	if b.process, err = newForeign("pgb"); err == nil {
+	err := b.prepareUnprivileged("pgbouncer")
+	if err == nil {
+		b.command = append(b.command, b.file("pgbouncer.ini"))
+		b.ready = func(ctx context.Context) error { return logsIn(ctx, b.url("postgres", cfg.Passwords["postgres"])) }
 		err = b.configure(cfg)
 	}
 	if err == nil {
-		err = b.run(ctx, exec.Command(path, b.file("pgbouncer.ini")), func(ctx context.Context) error {
-			return logsIn(ctx, b.url("postgres", cfg.Passwords["postgres"]))
-		})
+		err = b.Start(ctx)
 	}
 	return orClosed(b, err)
 }
-
-func (b *PgBouncer) file(name string) string { return filepath.Join(b.dir, name) }
 
 // configure writes the configuration and what it names.
 func (b *PgBouncer) configure(cfg PgBouncerConfig) error {
@@ -93,9 +86,6 @@ func (b *PgBouncer) configure(cfg PgBouncerConfig) error {
 		list += fmt.Sprintf("%q %q\n", name, passwords[name])
 	}
 	for name, file := range map[string]string{"client.crt": cfg.CertFile, "client.key": cfg.KeyFile, "ca.crt": cfg.CAFile} {
-		if file == "" {
-			continue
-		}
 		if err := b.copyFile(file, b.file(name)); err != nil {
 			return err
 		}
@@ -105,9 +95,7 @@ func (b *PgBouncer) configure(cfg PgBouncerConfig) error {
 
 // URL is the superuser's connection string to a database, for a user postgres
 // without a password.
-func (b *PgBouncer) URL(database string) string {
-	return b.url(database, "")
-}
+func (b *PgBouncer) URL(database string) string { return b.url(database, "") }
 
 func (b *PgBouncer) url(database, password string) string {
 	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Host: b.Addr(), Path: "/" + database, RawQuery: "sslmode=disable"}

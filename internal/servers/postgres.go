@@ -10,12 +10,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // PostgresConfig says what kind of server to start. The zero value is a
@@ -65,10 +66,13 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 // startPostgres starts a server whose data prepare makes.
 func startPostgres(ctx context.Context, major int, bin string, prepare func(p *Postgres) error) (*Postgres, error) {
 	p := &Postgres{Major: major, bin: bin}
-	var err error
-	if p.process, err = newForeign("pg"); err == nil {
-		// A fast shutdown, and the end of all backends as in a crash.
-		p.SocketDir, p.ask, p.kill = p.dir, syscall.SIGINT, syscall.SIGQUIT
+	p.ask, p.kill = syscall.SIGINT, syscall.SIGQUIT // a fast shutdown, and the end of all backends as in a crash
+	err := p.prepareUnprivileged(filepath.Join(bin, "postgres"))
+	if err == nil {
+		p.SocketDir = p.dir
+		p.command = append(p.command, "-D", p.data())
+		p.env = []string{"LC_ALL=C", "TZ=UTC", "HOME=" + p.dir} // the server is a client, too, of other nodes
+		p.ready = func(ctx context.Context) error { return logsIn(ctx, p.URL("postgres")) }
 		err = prepare(p)
 	}
 	if err == nil {
@@ -79,15 +83,37 @@ func startPostgres(ctx context.Context, major int, bin string, prepare func(p *P
 
 // initialise makes a cluster and configures it.
 func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
-	initdb := p.command(ctx, "initdb", "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w\n%s", err, out)
+	if err := p.tool(ctx, "initdb", "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"); err != nil {
+		return err
 	}
 	if err := p.writeSettings(cfg); err != nil {
 		return err
 	}
 	if cfg.HBA != "" {
-		return os.WriteFile(filepath.Join(p.data(), "pg_hba.conf"), []byte(cfg.HBA), 0o644)
+		return os.WriteFile(p.File("pg_hba.conf"), []byte(cfg.HBA), 0o644)
+	}
+	return nil
+}
+
+// tool runs one of PostgreSQL's programs.
+func (p *Postgres) tool(ctx context.Context, name string, args ...string) error {
+	if out, err := p.program(ctx, filepath.Join(p.bin, name), args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+// exec runs statements as the superuser.
+func (p *Postgres) exec(ctx context.Context, database string, statements ...string) error {
+	conn, err := pgx.Connect(ctx, p.URL(database))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
 	}
 	return nil
 }
@@ -122,27 +148,12 @@ func (p *Postgres) writeSettings(cfg PostgresConfig) error {
 	return os.WriteFile(p.File("postgresql.auto.conf"), conf.Bytes(), 0o644)
 }
 
-// Start starts a server that was ended by Stop or Kill, on the same port and
-// data.
-func (p *Postgres) Start(ctx context.Context) error {
-	return p.run(ctx, p.command(context.Background(), "postgres", "-D", p.data()), func(ctx context.Context) error { return logsIn(ctx, p.URL("postgres")) })
-}
-
 // URL is the superuser's connection string to a database.
 func (p *Postgres) URL(database string) string { return p.URLFor("postgres", database) }
 
 // URLFor is the connection string of a role to a database.
 func (p *Postgres) URLFor(role, database string) string {
 	return fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", role, p.Port, database)
-}
-
-func (p *Postgres) command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, name), args...)
-	cmd.Dir = p.dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "HOME="+p.dir) // the server is a client, too, of other nodes
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.account}
-	endWithParent(cmd.SysProcAttr, syscall.SIGQUIT)
-	return cmd
 }
 
 // serverAccount returns the account to run servers as: our own, nil, unless we are root,

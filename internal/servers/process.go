@@ -21,132 +21,55 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// child is a process that was started here.
-type child struct {
-	cmd    *exec.Cmd     // nil while it isn't running
-	exited chan struct{} // closed when it has been waited for
-	failed error         // of the last one that has ended
-}
-
-// start starts a command.
-func (c *child) start(cmd *exec.Cmd) error {
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	exited := make(chan struct{})
-	c.cmd, c.exited = cmd, exited
-	go func() {
-		c.failed = cmd.Wait()
-		close(exited)
-	}()
-	return nil
-}
-
-// awaitReady returns when ready returns no error, within a minute. An error has the log.
-func (c *child) awaitReady(ctx context.Context, name string, ready func(context.Context) error, log func() string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-c.exited:
-			return fmt.Errorf("%s ended while starting:\n%s", name, log())
-		case <-ctx.Done():
-			return fmt.Errorf("%s did not start: %w\n%s", name, err, log())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-// Ended reports whether the process has ended.
-func (c *child) Ended() bool {
-	select {
-	case <-c.exited:
-		return true
-	default:
-		return false
-	}
-}
-
-// end sends a signal and waits for the process, which gets SIGKILL after a minute.
-func (c *child) end(sig syscall.Signal) {
-	if c.cmd == nil {
-		return
-	}
-	_ = c.cmd.Process.Signal(sig)
-	_ = c.cmd.Process.Signal(syscall.SIGCONT)
-	select {
-	case <-c.exited:
-	case <-time.After(time.Minute):
-		_ = c.cmd.Process.Kill()
-		<-c.exited
-	}
-	c.cmd = nil
-}
-
-// Pid is the process id.
-func (c *child) Pid() int { return c.cmd.Process.Pid }
-
-// Pause stops the process with SIGSTOP and returns when it has stopped; Resume
-// lets it go on.
-func (c *child) Pause() error {
-	if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	return AwaitStopped(c.cmd.Process.Pid)
-}
-
-func (c *child) Resume() error { return c.cmd.Process.Signal(syscall.SIGCONT) }
-
-// orClosed returns a server that was started, or closes what there is of one that was not.
-func orClosed[S interface{ Close() }](s S, err error) (S, error) {
-	if err != nil {
-		s.Close()
-		return *new(S), err
-	}
-	return s, nil
-}
-
 // process is a server of one process with a folder of its own. The type that embeds it
-// starts it.
+// describes the server: prepare, and then what Start runs.
 type process struct {
-	child
 	Port int // for clients, on the loopback
 
 	dir       string // holds data and server.log
 	account   *syscall.Credential
 	ask, kill syscall.Signal // end it in order, and at once
+	command   []string       // the program and its arguments
+	env       []string       // NAME=value, beside what this process has
+	apart     bool           // Ctrl-C is for this process, which ends the server
+	ready     func(context.Context) error
+
+	running *exec.Cmd     // nil while there is none
+	exited  chan struct{} // closed when it has been waited for
+	failed  error         // of the last one that has ended
 }
 
-// newProcess finds a free port and makes a folder, named after the kind of
-// server.
-func newProcess(kind string) (process, error) {
-	p := process{ask: syscall.SIGTERM, kill: syscall.SIGKILL}
-	var err error
-	if p.Port, err = FreePort(); err == nil {
-		p.dir, err = os.MkdirTemp("", "wf-"+kind+"-")
-	}
-	return p, err
-}
-
-// newForeign is newProcess for a server that refuses to run as root.
-func newForeign(kind string) (process, error) {
-	account, err := serverAccount()
+// prepare finds the program and free ports, and makes the folder.
+func (p *process) prepare(program string, ports ...*int) error {
+	path, err := lookUp(program)
 	if err != nil {
-		return process{}, err
+		return err
 	}
-	p, err := newProcess(kind)
-	p.account = account
-	if err == nil {
-		err = p.own(p.dir)
+	for _, port := range append(ports, &p.Port) {
+		if *port, err = FreePort(); err != nil {
+			return err
+		}
 	}
-	return p, err
+	p.command = []string{path}
+	p.ask, p.kill = cmp.Or(p.ask, syscall.SIGTERM), cmp.Or(p.kill, syscall.SIGKILL)
+	if p.dir, err = os.MkdirTemp("", "wf-"+filepath.Base(path)+"-"); err != nil {
+		return err
+	}
+	return p.own(p.dir)
 }
 
-func (p *process) data() string { return filepath.Join(p.dir, "data") }
+// prepareUnprivileged is prepare for a server that refuses to run as root.
+func (p *process) prepareUnprivileged(program string, ports ...*int) (err error) {
+	if p.account, err = serverAccount(); err != nil {
+		return err
+	}
+	return p.prepare(program, ports...)
+}
+
+func (p *process) data() string { return p.file("data") }
+
+// file is the path of a file in the server's folder.
+func (p *process) file(name string) string { return filepath.Join(p.dir, name) }
 
 // own gives a file or a folder to the account that the server runs as.
 func (p *process) own(path string) error {
@@ -178,45 +101,113 @@ func (p *process) write(path string, text io.Reader, flag int) error {
 	return cmp.Or(err, f.Close(), p.own(path))
 }
 
-// run starts a command and returns when it is ready, within a minute. The kernel ends the server
-// with this process.
-func (p *process) run(ctx context.Context, cmd *exec.Cmd, ready func(context.Context) error) error {
+// program is a command that runs as the server does. The kernel ends it with this process.
+func (p *process) program(ctx context.Context, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.account, Setpgid: p.apart}
+	endWithParent(cmd.SysProcAttr, p.kill)
+	return cmd
+}
+
+// Start starts a server that doesn't run, on its ports and with the data that it has, and returns
+// when it is ready, within a minute. A member of a cluster is when there is a majority. An error
+// has the log.
+func (p *process) Start(ctx context.Context) error {
 	log, err := os.OpenFile(p.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Credential = p.account
-	endWithParent(cmd.SysProcAttr, p.kill)
-	if err := p.start(cmd); err != nil {
+	cmd, exited := p.program(context.Background(), p.command[0], p.command[1:]...), make(chan struct{})
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
 		return err
 	}
-	return p.awaitReady(ctx, cmd.Path, ready, p.Log)
+	p.running, p.exited = cmd, exited
+	go func() {
+		p.failed = cmd.Wait()
+		close(exited)
+	}()
+	late := await(ctx, "its start", func(ctx context.Context) bool {
+		err = p.ready(ctx)
+		return err == nil || p.Ended()
+	})
+	switch {
+	case err == nil:
+		return nil
+	case late == nil:
+		return fmt.Errorf("%s ended while starting:\n%s", cmd.Path, p.Log())
+	default:
+		return fmt.Errorf("%s did not start: %w\n%s", cmd.Path, err, p.Log())
+	}
 }
 
-// startTogether starts the members of a cluster, none of which is ready before there is a majority.
-// If one fails, all are closed.
-func startTogether[S interface {
-	Start(context.Context) error
-	Close()
-}](ctx context.Context, members []S) error {
-	errs := make([]error, len(members))
-	var starts sync.WaitGroup
-	for i, m := range members {
-		starts.Go(func() { errs[i] = m.Start(ctx) })
-	}
-	starts.Wait()
-	err := errors.Join(errs...)
-	if err != nil {
-		for _, m := range members {
-			m.Close()
+// await returns when done does with true, or with an error after a minute.
+func await(ctx context.Context, what string, done func(context.Context) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for !done(ctx) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w", what, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return err
+	return nil
+}
+
+// closer is a server, or several.
+type closer interface{ Close() }
+
+// orClosed returns a server that was started, or closes what there is of one that was not.
+func orClosed[S closer](s S, err error) (S, error) {
+	if err != nil {
+		s.Close()
+		return *new(S), err
+	}
+	return s, nil
+}
+
+// startTogether starts the members of a cluster, none of which is ready before there is a majority,
+// unless one could not be prepared. If anything fails, all are closed.
+func startTogether[S interface {
+	comparable
+	closer
+	Start(context.Context) error
+}](ctx context.Context, members []S, prepared error) ([]S, error) {
+	err := prepared
+	if err == nil {
+		err = atOnce(members, func(_ int, m S) error { return m.Start(ctx) })
+	}
+	if err != nil {
+		closeAll(members)
+		return nil, err
+	}
+	return members, nil
+}
+
+// atOnce calls a function for all servers at the same time.
+func atOnce[S any](all []S, do func(i int, s S) error) error {
+	errs := make([]error, len(all))
+	var calls sync.WaitGroup
+	for i, s := range all {
+		calls.Go(func() { errs[i] = do(i, s) })
+	}
+	calls.Wait()
+	return errors.Join(errs...)
+}
+
+// closeAll closes those servers that there are.
+func closeAll[S interface {
+	comparable
+	closer
+}](all []S) {
+	for _, s := range all {
+		if s != *new(S) {
+			s.Close()
+		}
+	}
 }
 
 // lookUp finds a command, by the first of its names that is on the PATH, or where Debian has what an
@@ -257,6 +248,46 @@ func logsIn(ctx context.Context, url string) error {
 	return conn.Close(ctx)
 }
 
+// Ended reports whether the process has ended.
+func (p *process) Ended() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// end sends a signal and waits for the process, which gets SIGKILL after a minute.
+func (p *process) end(sig syscall.Signal) {
+	if p.running == nil {
+		return
+	}
+	_ = p.running.Process.Signal(sig)
+	_ = p.Resume()
+	select {
+	case <-p.exited:
+	case <-time.After(time.Minute):
+		_ = p.running.Process.Kill()
+		<-p.exited
+	}
+	p.running = nil
+}
+
+// Pid is the process id.
+func (p *process) Pid() int { return p.running.Process.Pid }
+
+// Pause stops the process with SIGSTOP and returns when it has stopped; Resume
+// lets it go on.
+func (p *process) Pause() error {
+	if err := p.running.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return AwaitStopped(p.Pid())
+}
+
+func (p *process) Resume() error { return p.running.Process.Signal(syscall.SIGCONT) }
+
 // Stop asks the server to end and waits for it, Kill ends it at once. Both keep
 // its data, and may be called on a server that isn't running.
 func (p *process) Stop() { p.end(p.ask) }
@@ -265,7 +296,7 @@ func (p *process) Kill() { p.end(p.kill) }
 // SaveData copies the data of a server that isn't running, and returns a folder
 // for RestoreData, which Close removes.
 func (p *process) SaveData() (string, error) {
-	if p.cmd != nil {
+	if p.running != nil {
 		return "", errors.New("data of a running server can't be saved")
 	}
 	saved, err := os.MkdirTemp(p.dir, "saved-")
@@ -278,7 +309,7 @@ func (p *process) SaveData() (string, error) {
 // RestoreData puts saved data in the place of what a server has that isn't
 // running: it forgets all that came later.
 func (p *process) RestoreData(saved string) error {
-	if p.cmd != nil {
+	if p.running != nil {
 		return errors.New("data of a running server can't be restored")
 	}
 	if err := os.RemoveAll(p.data()); err != nil {
@@ -300,7 +331,7 @@ func (p *process) Close() {
 func (p *process) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Port)) }
 
 // LogFile is the path of the server's log.
-func (p *process) LogFile() string { return filepath.Join(p.dir, "server.log") }
+func (p *process) LogFile() string { return p.file("server.log") }
 
 // Log returns what the server has logged.
 func (p *process) Log() string {

@@ -3,8 +3,6 @@ package servers
 import (
 	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
 )
 
 // Monitor is a running Prometheus or Alertmanager.
@@ -30,14 +28,14 @@ func startMonitor(ctx context.Context, config string, names []string, flags ...s
 		return nil, err
 	}
 	m := &Monitor{}
-	if m.process, err = newProcess(names[0]); err != nil {
-		return nil, err
-	}
-	file := filepath.Join(m.dir, "config.yaml")
-	if err = os.WriteFile(file, []byte(config), 0o600); err == nil {
+	if err = m.prepare(path); err == nil {
 		flags[len(flags)-1] += m.data()
-		cmd := exec.Command(path, append(flags, "--config.file="+file, "--web.listen-address="+m.Addr())...)
-		err = m.run(ctx, cmd, func(ctx context.Context) error { return answersOK(ctx, m.URL()+"/-/ready") })
+		m.command = append(append(m.command, flags...), "--config.file="+m.file("config.yaml"), "--web.listen-address="+m.Addr())
+		m.ready = func(ctx context.Context) error { return answersOK(ctx, m.URL()+"/-/ready") }
+		err = os.WriteFile(m.file("config.yaml"), []byte(config), 0o600)
+	}
+	if err == nil {
+		err = m.Start(ctx)
 	}
 	return orClosed(m, err)
 }

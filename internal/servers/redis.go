@@ -3,10 +3,8 @@ package servers
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
-	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -15,9 +13,7 @@ import (
 // when it is restarted.
 type Redis struct {
 	process
-
-	conf string // a configuration file that comes first; "" for none
-	args []string
+	bus int // port at which nodes of a cluster talk to each other
 }
 
 // StartRedis starts a server on a free loopback port. Arguments are passed on
@@ -32,29 +28,16 @@ func StartRedis(ctx context.Context, args ...string) (*Redis, error) {
 
 // newRedis makes a server that is not started yet.
 func newRedis(args ...string) (*Redis, error) {
-	if _, err := lookUp("redis-server"); err != nil {
+	r := &Redis{}
+	if err := r.prepare("redis-server", &r.bus); err != nil {
 		return nil, err
 	}
-	p, err := newProcess("redis")
-	if err != nil {
-		return nil, err
+	r.command = append(append(r.command, "--port", strconv.Itoa(r.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", r.dir), args...)
+	r.ready = func(ctx context.Context) error {
+		_, err := r.Do(ctx, "ping")
+		return err
 	}
-	return &Redis{process: p, args: args}, nil
-}
-
-// Start starts a server that was ended by Stop or Kill, empty, on the same port.
-func (r *Redis) Start(ctx context.Context) error {
-	var args []string
-	if r.conf != "" {
-		args = append(args, r.conf)
-	}
-	args = append(args, "--port", strconv.Itoa(r.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", r.dir)
-	return r.run(ctx, exec.Command("redis-server", append(args, r.args...)...), r.ping)
-}
-
-func (r *Redis) ping(ctx context.Context) error {
-	_, err := r.Do(ctx, "ping")
-	return err
+	return r, nil
 }
 
 // Do sends one command and returns its answer.
@@ -93,16 +76,11 @@ func words(command string) (all []any) {
 // URL is the connection string of the server.
 func (r *Redis) URL() string { return "redis://" + r.Addr() + "/0" }
 
-// await returns when done does with true, or with an error after a minute.
-func await(ctx context.Context, what string, done func(context.Context) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for !done(ctx) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w", what, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
+// addrs are the servers' addresses, separated by commas.
+func addrs(all []*Redis) string {
+	var list []string
+	for _, server := range all {
+		list = append(list, server.Addr())
 	}
-	return nil
+	return strings.Join(list, ",")
 }

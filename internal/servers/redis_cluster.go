@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // RedisCluster is a Redis Cluster of three masters with one replica each.
@@ -29,75 +28,44 @@ func StartRedisCluster(ctx context.Context, args ...string) (*RedisCluster, erro
 }
 
 func (c *RedisCluster) start(ctx context.Context, args []string) error {
+	args = append([]string{"--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-replica-validity-factor", "0",
+		"--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"}, args...)
 	for range clusterMasters {
 		for _, role := range []*[]*Redis{&c.Masters, &c.Replicas} {
-			bus, err := FreePort()
-			if err != nil {
-				return err
-			}
-			node, err := newRedis(append([]string{"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus),
-				"--cluster-announce-ip", "127.0.0.1", "--cluster-replica-validity-factor", "0",
-				"--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"}, args...)...)
+			node, err := newRedis(args...)
 			if err != nil {
 				return err
 			}
 			*role = append(*role, node)
+			node.command = append(node.command, "--cluster-port", strconv.Itoa(node.bus))
 			if err := node.Start(ctx); err != nil {
 				return err
 			}
 			if _, err := node.Do(ctx, "cluster", "set-config-epoch", len(c.Nodes())); err != nil {
 				return err
 			}
-			first := c.Masters[0]
-			if _, err := node.Do(ctx, "cluster", "meet", "127.0.0.1", first.Port, first.busPort()); err != nil {
+			if _, err := node.Do(ctx, "cluster", "meet", "127.0.0.1", c.Masters[0].Port, c.Masters[0].bus); err != nil {
 				return err
 			}
 		}
 	}
-	if err := c.assignSlots(ctx); err != nil {
-		return err
-	}
-	if err := c.assignReplicas(ctx); err != nil {
-		return err
-	}
-	return await(ctx, "a Redis Cluster in order", c.inOrder)
-}
-
-// busPort is where the nodes talk to each other.
-func (r *Redis) busPort() string { return r.args[slices.Index(r.args, "--cluster-port")+1] }
-
-func (c *RedisCluster) assignSlots(ctx context.Context) error {
-	for i, master := range c.Masters {
+	if err := atOnce(c.Masters, func(i int, master *Redis) error {
 		from, to := i*clusterSlots/clusterMasters, (i+1)*clusterSlots/clusterMasters-1
 		if _, err := master.Do(ctx, "cluster", "addslotsrange", from, to); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func (c *RedisCluster) assignReplicas(ctx context.Context) error {
-	errs := make(chan error, clusterMasters)
-	var all sync.WaitGroup
-	for i, replica := range c.Replicas {
-		all.Go(func() {
-			id, err := c.Masters[i].Do(ctx, "cluster", "myid")
-			if err != nil {
-				errs <- err
-				return
-			}
-			err = await(ctx, "nodes that know each other", func(ctx context.Context) bool {
-				_, err := replica.Do(ctx, "cluster", "replicate", id)
-				return err == nil
-			})
-			if err != nil {
-				errs <- err
-			}
+		id, err := master.Do(ctx, "cluster", "myid")
+		if err != nil {
+			return err
+		}
+		return await(ctx, "nodes that know each other", func(ctx context.Context) bool {
+			_, err := c.Replicas[i].Do(ctx, "cluster", "replicate", id)
+			return err == nil
 		})
+	}); err != nil {
+		return err
 	}
-	all.Wait()
-	close(errs)
-	return <-errs // nil if there is none
+	return await(ctx, "a Redis Cluster in order", c.inOrder)
 }
 
 func (c *RedisCluster) inOrder(ctx context.Context) bool {
@@ -140,8 +108,4 @@ func (c *RedisCluster) Addrs() string { return addrs(c.Masters) }
 func (c *RedisCluster) URL() string { return "redis-cluster://" + c.Addrs() }
 
 // Close ends all servers. It may be called twice.
-func (c *RedisCluster) Close() {
-	for _, node := range c.Nodes() {
-		node.Close()
-	}
-}
+func (c *RedisCluster) Close() { closeAll(c.Nodes()) }

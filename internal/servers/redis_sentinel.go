@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,12 +72,13 @@ func (s *RedisSentinel) start(ctx context.Context, args []string) (err error) {
 
 // watch starts a Sentinel. It keeps its state in its configuration file.
 func (s *RedisSentinel) watch(ctx context.Context, sentinel *Redis) error {
-	sentinel.conf = filepath.Join(sentinel.dir, "sentinel.conf")
+	conf := sentinel.file("sentinel.conf")
 	text := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]d %[3]d\nsentinel down-after-milliseconds %[1]s 3000\nsentinel failover-timeout %[1]s 10000\n",
 		MasterName, s.Master.Port, quorum)
-	if err := os.WriteFile(sentinel.conf, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return err
 	}
+	sentinel.command = slices.Insert(sentinel.command, 1, conf)
 	if err := sentinel.Start(ctx); err != nil {
 		return err
 	}
@@ -151,18 +151,4 @@ func (s *RedisSentinel) URL() string {
 }
 
 // Close ends all servers. It may be called twice.
-func (s *RedisSentinel) Close() {
-	for _, server := range append([]*Redis{s.Master, s.Replica}, s.Sentinels...) {
-		if server != nil {
-			server.Close()
-		}
-	}
-}
-
-func addrs(all []*Redis) string {
-	var list []string
-	for _, server := range all {
-		list = append(list, server.Addr())
-	}
-	return strings.Join(list, ",")
-}
+func (s *RedisSentinel) Close() { closeAll(append([]*Redis{s.Master, s.Replica}, s.Sentinels...)) }

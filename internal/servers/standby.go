@@ -15,19 +15,15 @@ import (
 )
 
 // StartStandby makes a hot standby of a running server by an online backup, and starts
-// it. It follows the primary by streaming. pg_hba.conf must let the superuser replicate.
-func (p *Postgres) StartStandby(ctx context.Context) (*Postgres, error) {
-	return p.startStandby(ctx, p.Port)
-}
-
-// StartStandbyBy is StartStandby for one that follows the primary by a network that can fail.
-func (p *Postgres) StartStandbyBy(ctx context.Context, l *Link) (*Postgres, error) {
-	return p.startStandby(ctx, l.port())
-}
-
-func (p *Postgres) startStandby(ctx context.Context, port int) (*Postgres, error) {
-	follow := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=standby'\nrecovery_target_timeline = 'latest'\nwal_retrieve_retry_interval = '100 ms'\n", port)
-	return p.startCopy(ctx, "standby.signal", follow, nil)
+// it. It follows the primary by streaming, by a network that can fail if one is named.
+// pg_hba.conf must let the superuser replicate.
+func (p *Postgres) StartStandby(ctx context.Context, by ...*Link) (*Postgres, error) {
+	port := p.Port
+	for _, l := range by {
+		port = l.port()
+	}
+	return p.startCopy(ctx, "standby.signal", fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=standby'\n"+
+		"recovery_target_timeline = 'latest'\nwal_retrieve_retry_interval = '100 ms'\n", port), nil)
 }
 
 // Restore backs a running server up, calls behind, and starts another server from the
@@ -38,17 +34,7 @@ func (p *Postgres) Restore(ctx context.Context, behind func() error) (*Postgres,
 	if err != nil {
 		return nil, err
 	}
-	return orClosed(s, s.awaitRecovered(ctx))
-}
-
-func (p *Postgres) awaitRecovered(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, p.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
-	_, err = conn.Exec(ctx, waitFor("NOT pg_is_in_recovery()"))
-	return err
+	return orClosed(s, s.exec(ctx, "postgres", waitFor("NOT pg_is_in_recovery()")))
 }
 
 // startCopy copies a running server's data by an online backup, and starts the copy with
@@ -135,21 +121,8 @@ func (p *Postgres) FallBehind(ctx context.Context, primary *Postgres) error {
 	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(&lsn); err != nil {
 		return err
 	}
-	admin, err := pgx.Connect(ctx, p.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer admin.Close(context.Background())
-	for _, sql := range []string{
-		waitFor(fmt.Sprintf("pg_last_wal_replay_lsn() >= '%s'", lsn)),
-		"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()",
-		waitFor("NOT EXISTS (SELECT FROM pg_stat_wal_receiver)"),
-	} {
-		if _, err := admin.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("cutting a standby off: %s: %w", sql, err)
-		}
-	}
-	return nil
+	return p.exec(ctx, "postgres", waitFor(fmt.Sprintf("pg_last_wal_replay_lsn() >= '%s'", lsn)),
+		"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()", waitFor("NOT EXISTS (SELECT FROM pg_stat_wal_receiver)"))
 }
 
 // waitFor is SQL that waits for a condition.
@@ -164,9 +137,5 @@ func waitFor(condition string) string {
 func (p *Postgres) Promote(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	out, err := p.command(ctx, "pg_ctl", "promote", "--wait", "-D", p.data()).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("pg_ctl promote: %w\n%s", err, out)
-	}
-	return nil
+	return p.tool(ctx, "pg_ctl", "promote", "--wait", "-D", p.data())
 }

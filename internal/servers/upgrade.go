@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,11 +27,7 @@ func (p *Postgres) Upgrade(ctx context.Context) (*Postgres, error) {
 		if err := to.initialise(ctx, PostgresConfig{}); err != nil {
 			return err
 		}
-		upgrade := to.command(ctx, "pg_upgrade", "-U", "postgres", "-b", p.bin, "-B", p.bin, "-s", to.dir,
+		return to.tool(ctx, "pg_upgrade", "-U", "postgres", "-b", p.bin, "-B", p.bin, "-s", to.dir,
 			"-d", p.data(), "-D", to.data(), "-p", strconv.Itoa(p.Port), "-P", strconv.Itoa(to.Port))
-		if out, err := upgrade.CombinedOutput(); err != nil {
-			return fmt.Errorf("pg_upgrade: %w\n%s", err, out)
-		}
-		return nil
 	})
 }

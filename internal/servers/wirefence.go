@@ -8,16 +8,12 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 )
 
 // Wirefence is a `wirefence proxy`.
 type Wirefence struct {
 	process
 	Admin string // host:port of the admin listener; "" where that is off
-
-	binary   string
-	settings []string
 }
 
 // BuildWirefence builds the program of a source folder.
@@ -43,40 +39,28 @@ func ClearSettings() {
 // StartWirefence starts a proxy with settings, NAME=value, on free loopback ports. It returns
 // when the proxy serves.
 func StartWirefence(ctx context.Context, binary string, settings ...string) (*Wirefence, error) {
-	p, err := newProcess("wirefence")
-	if err != nil {
+	w, admin := &Wirefence{}, 0
+	if err := w.prepare(binary, &admin); err != nil {
 		return nil, err
 	}
-	w := &Wirefence{process: p, binary: binary, settings: settings}
+	w.command, w.apart = append(w.command, "proxy"), true
+	w.env = append([]string{"WIREFENCE_LISTEN=" + w.Addr()}, settings...)
 	if !slices.Contains(settings, "WIREFENCE_ADMIN_LISTEN=off") {
-		port, err := FreePort()
+		w.Admin = fmt.Sprint("127.0.0.1:", admin)
+		w.env = append(w.env, "WIREFENCE_ADMIN_LISTEN="+w.Admin)
+	}
+	w.ready = func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", w.Addr())
 		if err != nil {
-			return nil, err
+			return err
 		}
-		w.Admin = fmt.Sprint("127.0.0.1:", port)
-		w.settings = append(slices.Clone(settings), "WIREFENCE_ADMIN_LISTEN="+w.Admin)
+		conn.Close()
+		if w.Admin == "" {
+			return nil
+		}
+		return answersOK(ctx, "http://"+w.Admin+"/livez")
 	}
 	return orClosed(w, w.Start(ctx))
-}
-
-// Start starts a proxy that was ended, on the same ports.
-func (w *Wirefence) Start(ctx context.Context) error {
-	cmd := exec.Command(w.binary, "proxy")
-	cmd.Env = slices.Concat(os.Environ(), []string{"WIREFENCE_LISTEN=" + w.Addr()}, w.settings)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this process, which ends it
-	return w.run(ctx, cmd, w.serves)
-}
-
-func (w *Wirefence) serves(ctx context.Context) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", w.Addr())
-	if err != nil {
-		return err
-	}
-	conn.Close()
-	if w.Admin == "" {
-		return nil
-	}
-	return answersOK(ctx, "http://"+w.Admin+"/livez")
 }
 
 // Answers reports whether a path of the admin listener answers with 200.

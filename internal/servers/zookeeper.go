@@ -1,14 +1,14 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -17,17 +17,16 @@ import (
 // data outlives Stop and Kill.
 type ZooKeeper struct {
 	process
-
-	id       int
-	peers    [2]int   // ports for the other members and for elections
-	settings []string // lines of zoo.cfg
+	peer, election int // ports for the other members
 }
 
 // ZooKeeperTick is the tickTime of the servers that are started here.
 const ZooKeeperTick = 100 * time.Millisecond
 
-// zookeeperJars is where Debian's libzookeeper-java and what it depends on are.
-const zookeeperJars = "/usr/share/java"
+var zookeeperJars = []string{
+	"zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "netty-common", "netty-buffer", "netty-transport", "netty-resolver", "netty-codec",
+	"netty-handler", "netty-transport-native-epoll", "netty-transport-native-unix-common", "snappy-java", "metrics-core", "commons-io", "commons-cli",
+}
 
 // StartZooKeeper starts a server on a free loopback port. Settings are lines of
 // zoo.cfg. It returns when the server answers, which takes a Java machine a
@@ -43,81 +42,48 @@ func StartZooKeeper(ctx context.Context, settings ...string) (*ZooKeeper, error)
 // StartZooKeeperEnsemble starts an ensemble of n members and returns when all of
 // them answer.
 func StartZooKeeperEnsemble(ctx context.Context, n int, settings ...string) ([]*ZooKeeper, error) {
-	if _, err := os.Stat(filepath.Join(zookeeperJars, "zookeeper.jar")); err != nil {
+	jars := make([]string, len(zookeeperJars))
+	for i, name := range zookeeperJars {
+		jars[i] = "/usr/share/java/" + name + ".jar" // Debian's libzookeeper-java and what it depends on
+	}
+	if _, err := os.Stat(jars[0]); err != nil {
 		return nil, errors.New("no ZooKeeper found: run scripts/install-servers --test (Debian, Ubuntu), which installs libzookeeper-java")
 	}
-	var members []*ZooKeeper
-	closeAll := func() {
-		for _, member := range members {
-			member.Close()
-		}
-	}
-	for i := range n {
-		p, err := newProcess("zookeeper")
-		if err != nil {
-			closeAll()
-			return nil, err
-		}
-		z := &ZooKeeper{process: p, id: i + 1}
-		members = append(members, z)
-		for j := range z.peers {
-			if z.peers[j], err = FreePort(); err != nil {
-				closeAll()
-				return nil, err
-			}
-		}
-	}
-	for _, z := range members {
-		z.settings = append(ensembleSettings(members), settings...)
-	}
-	return members, startTogether(ctx, members)
-}
-
-func ensembleSettings(members []*ZooKeeper) []string {
-	if len(members) == 1 {
-		return nil
-	}
-	all := []string{"initLimit=100", "syncLimit=50"}
-	for _, z := range members {
-		all = append(all, fmt.Sprintf("server.%d=127.0.0.1:%d:%d", z.id, z.peers[0], z.peers[1]))
-	}
-	return all
-}
-
-// Start starts a server that was ended by Stop or Kill, with its data and on
-// the same ports. A member of an ensemble is ready when there is a majority.
-func (z *ZooKeeper) Start(ctx context.Context) error {
-	if err := os.MkdirAll(z.data(), 0o700); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(z.data(), "myid"), fmt.Append(nil, z.id), 0o600); err != nil {
-		return err
-	}
-	config := filepath.Join(z.dir, "zoo.cfg")
-	lines := append([]string{
-		"dataDir=" + z.data(), fmt.Sprint("clientPort=", z.Port), "clientPortAddress=127.0.0.1",
-		fmt.Sprint("tickTime=", ZooKeeperTick.Milliseconds()), "minSessionTimeout=200", "maxSessionTimeout=120000",
+	common := []string{
+		"clientPortAddress=127.0.0.1", fmt.Sprint("tickTime=", ZooKeeperTick.Milliseconds()), "minSessionTimeout=200", "maxSessionTimeout=120000",
 		"maxClientCnxns=0", "admin.enableServer=false", "4lw.commands.whitelist=srvr", "preAllocSize=1024", "forceSync=no",
-	}, z.settings...)
-	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-		return err
 	}
-	var jars []string
-	for _, name := range []string{
-		"zookeeper", "zookeeper-jute", "slf4j-api", "slf4j-simple", "netty-common", "netty-buffer", "netty-transport", "netty-resolver",
-		"netty-codec", "netty-handler", "netty-transport-native-epoll", "netty-transport-native-unix-common", "snappy-java", "metrics-core", "commons-io", "commons-cli",
-	} {
-		jars = append(jars, filepath.Join(zookeeperJars, name+".jar"))
+	if n > 1 {
+		common = append(common, "initLimit=100", "syncLimit=50")
 	}
-	java := exec.Command("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.net.preferIPv4Stack=true",
-		"-cp", strings.Join(jars, ":"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
-	return z.run(ctx, java, func(ctx context.Context) error {
-		if z.Mode(ctx) == "" {
-			return errors.New("it doesn't serve")
+	var members []*ZooKeeper
+	var failed error
+	for i := range n {
+		z := &ZooKeeper{}
+		failed = errors.Join(failed, z.prepare("java", &z.peer, &z.election))
+		members = append(members, z)
+		if n > 1 {
+			common = append(common, fmt.Sprintf("server.%d=127.0.0.1:%d:%d", i+1, z.peer, z.election))
 		}
-		return nil
-	})
+	}
+	for i, z := range members {
+		if failed != nil {
+			break
+		}
+		z.command = append(z.command, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.jmx.log4j.disable=true", "-Djava.net.preferIPv4Stack=true",
+			"-cp", strings.Join(jars, ":"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", z.file("zoo.cfg"))
+		z.ready = func(ctx context.Context) error {
+			if z.Mode(ctx) == "" {
+				return errors.New("it doesn't serve")
+			}
+			return nil
+		}
+		config := slices.Concat([]string{"dataDir=" + z.data(), fmt.Sprint("clientPort=", z.Port)}, common, settings)
+		failed = cmp.Or(os.Mkdir(z.data(), 0o700), os.WriteFile(z.file("data/myid"), fmt.Append(nil, i+1), 0o600),
+			os.WriteFile(z.file("zoo.cfg"), []byte(strings.Join(config, "\n")+"\n"), 0o600))
+	}
+	return startTogether(ctx, members, failed)
 }
 
 // Mode asks the server for its present mode: standalone, leader or follower; "" if it

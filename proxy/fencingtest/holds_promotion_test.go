@@ -102,7 +102,7 @@ func withStandby(t *testing.T, major int) (primary, standby *world) {
 		t.Fatal(err)
 	}
 	t.Cleanup(network.Close)
-	copied, err := pg.StartStandbyBy(t.Context(), network)
+	copied, err := pg.StartStandby(t.Context(), network)
 	if err != nil {
 		t.Fatal(err)
 	}
