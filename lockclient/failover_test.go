@@ -5,6 +5,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
@@ -13,11 +14,7 @@ import (
 // not seal shows that the tokens are counted again.
 func TestALaggingReplicaThatIsPromotedIssuesNoTokenTwice(t *testing.T) {
 	ctx := t.Context()
-	s, err := servers.StartRedisSentinel(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := stack.Started(servers.StartRedisSentinel(ctx)).EndWith(t)
 	store, err := redis.Open(s.URL())
 	if err != nil {
 		t.Fatal(err)

@@ -215,19 +215,11 @@ func TestGuardingThroughAProxyThatLetsPass(t *testing.T) {
 func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	ctx := t.Context()
 	certificate := authority.New(t).Issue(t, "localhost")
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{CertFile: certificate.CertFile, KeyFile: certificate.KeyFile})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server := stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{CertFile: certificate.CertFile, KeyFile: certificate.KeyFile})).EndWith(t)
 	admin := stack.Connect(t, server.URL("postgres"))
 	migrate(t, admin)
 	lease := acquire(t, newClient(t, newMemory(), lockclient.Options{TTL: time.Minute, Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: admin}}}))
-	pool, err := pgxpool.New(ctx, strings.Replace(server.URL("postgres"), "sslmode=disable", "sslmode=require", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.New(ctx, strings.Replace(server.URL("postgres"), "sslmode=disable", "sslmode=require", 1))).EndWith(t)
 	for range 3 {
 		if err := lease.Guard(ctx, pool, within, func(context.Context) error { return nil }); err != nil {
 			t.Error(err)
@@ -236,7 +228,7 @@ func TestAServerThatFailsDuringTheEffect(t *testing.T) {
 	if made := pool.Stat().NewConnsCount(); made != 1 {
 		t.Errorf("it took %d connections, one after the other", made)
 	}
-	err = lease.Guard(ctx, pool, within, func(ctx context.Context) error {
+	err := lease.Guard(ctx, pool, within, func(ctx context.Context) error {
 		server.Kill()
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -256,14 +248,10 @@ func TestANetworkThatFailsDuringTheEffect(t *testing.T) {
 			t.Parallel()
 			g := newGuarded(t, "pgx")
 			server := suite.Server(t, 0)
-			network, err := servers.StartLink(server.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(network.Close)
+			network := stack.Started(servers.StartLink(server.Addr())).EndWith(t)
 			g.url = strings.Replace(g.url, server.Addr(), network.Addr(), 1)
 			use(g, t)
-			err = g.guard(t.Context(), acquire(t, g.client(t)), within, func(ctx context.Context) error {
+			err := g.guard(t.Context(), acquire(t, g.client(t)), within, func(ctx context.Context) error {
 				network.Hold()
 				<-ctx.Done()
 				return context.Cause(ctx)

@@ -66,11 +66,7 @@ func (g *guarded) usePgx(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.MaxConns = connections
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.NewWithConfig(t.Context(), cfg)).EndWith(t)
 	g.take = func(ctx context.Context) (func(), error) {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {

@@ -63,20 +63,14 @@ func newPromoted(t *testing.T) *promoted {
 	ctx := t.Context()
 	p := &promoted{}
 	var err error
-	if p.primary, err = servers.StartPostgres(ctx, servers.PostgresConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.primary.Close)
+	p.primary = stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{})).EndWith(t)
 	conn, err := pgx.Connect(ctx, p.primary.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
 	migrate(t, conn)
-	if p.standby, err = p.primary.StartStandby(ctx); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.standby.Close)
+	p.standby = stack.Started(p.primary.StartStandby(ctx)).EndWith(t)
 	p.pool, err = pgxpool.New(ctx, "postgres://postgres@"+p.primary.Addr()+","+p.standby.Addr()+"/postgres?sslmode=disable&target_session_attrs=read-write")
 	if err != nil {
 		t.Fatal(err)
@@ -125,11 +119,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 		},
 		"etcd": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
 			stack.NeedsMore(t, "etcd")
-			server, err := servers.StartEtcd(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(server.Close)
+			server := stack.Started(servers.StartEtcd(t.Context())).EndWith(t)
 			store, err := etcd.Open(server.URL())
 			if err != nil {
 				t.Fatal(err)
@@ -139,11 +129,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 		},
 		"zookeeper": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
 			stack.NeedsMore(t, "ZooKeeper")
-			server, err := servers.StartZooKeeper(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(server.Close)
+			server := stack.Started(servers.StartZooKeeper(t.Context())).EndWith(t)
 			store, err := zookeeper.Open(server.URL())
 			if err != nil {
 				t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/postgres"
 )
@@ -143,11 +144,7 @@ func TestAnUnansweredQuestionEndsNoLease(t *testing.T) {
 func TestRevokeReachesTheHolder(t *testing.T) {
 	ctx := t.Context()
 	url, conn := startPostgres(t)
-	pool, err := pgxpool.New(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.New(ctx, url)).EndWith(t)
 	inPostgres := postgres.New(pool)
 	t.Cleanup(func() { _ = inPostgres.Close() })
 	for _, c := range []struct {

@@ -39,17 +39,10 @@ func newSeveral(t testing.TB) *several {
 	t.Helper()
 	s := &several{redis: startRedis(t)}
 	for i := range s.servers {
-		pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pg.Close)
+		pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 		s.servers[i] = pg
 		s.pools[i] = newPool(t, pg.URL("postgres"))
-		if s.links[i], err = servers.StartLink(pg.Addr()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.links[i].Close)
+		s.links[i] = stack.Started(servers.StartLink(pg.Addr())).EndWith(t)
 		conn, err := pgx.Connect(t.Context(), pg.URL("postgres"))
 		if err != nil {
 			t.Fatal(err)
@@ -65,12 +58,7 @@ func newSeveral(t testing.TB) *several {
 
 func newPool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return stack.Started(pgxpool.New(t.Context(), url)).EndWith(t)
 }
 
 // name is what errors call a database.

@@ -40,12 +40,9 @@ func startSplit(t *testing.T) *split {
 	t.Helper()
 	ctx := t.Context()
 	first := startRedis(t)
-	second, err := servers.StartRedis(ctx, "--replicaof", "127.0.0.1", fmt.Sprint(first.Port), "--repl-diskless-sync-delay", "0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(second.Close)
+	second := stack.Started(servers.StartRedis(ctx, "--replicaof", "127.0.0.1", fmt.Sprint(first.Port), "--repl-diskless-sync-delay", "0")).EndWith(t)
 	for replicas := any(nil); replicas != int64(1); { // it may still be connecting
+		var err error
 		if replicas, err = first.Do(ctx, "wait", 1, 100); err != nil {
 			t.Fatal(err)
 		}

@@ -20,18 +20,10 @@ import (
 // that wait is cancelled, PostgreSQL commits, and the seal is nevertheless not a grant.
 func TestAGrantThatNoStandbyConfirms(t *testing.T) {
 	ctx := t.Context()
-	primary, err := servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{"synchronous_commit": "on"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(primary.Close)
+	primary := stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{"synchronous_commit": "on"}})).EndWith(t)
 	admin := stack.Connect(t, primary.URL("postgres"))
 	migrate(t, admin)
-	standby, err := primary.StartStandby(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
+	standby := stack.Started(primary.StartStandby(ctx)).EndWith(t)
 	stack.Exec(t, primary.URL("postgres"), "ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()")
 	pools := map[string]*pgxpool.Pool{}
 	for _, mode := range []string{"off", "local", "remote_write"} {
@@ -40,11 +32,7 @@ func TestAGrantThatNoStandbyConfirms(t *testing.T) {
 			stack.Exec(t, primary.URL("postgres"), fmt.Sprintf(
 				"CREATE ROLE %s LOGIN IN ROLE wirefence_issuer; ALTER ROLE %[1]s SET synchronous_commit = %[2]s; ALTER ROLE %[1]s SET client_min_messages = %[3]s",
 				role, mode, told))
-			pool, err := pgxpool.New(ctx, primary.URLFor(role, "postgres"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(pool.Close)
+			pool := stack.Started(pgxpool.New(ctx, primary.URLFor(role, "postgres"))).EndWith(t)
 			pools[role] = pool
 			if sealed, err := fence.Seal(ctx, pool, fence.Grant{Resource: fence.Resource(role), Token: 1}); err != nil || !sealed {
 				t.Fatalf("with a standby that follows: %v, %v", sealed, err)

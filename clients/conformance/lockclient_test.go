@@ -41,11 +41,7 @@ func launchGo(t *testing.T, w *world, name string) client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	pool, err := pgxpool.New(t.Context(), w.URL(w.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.New(t.Context(), w.URL(w.Name))).EndWith(t)
 	return &goClient{name: name, url: w.url, store: store, pool: pool, outcomes: make(chan map[string]any, 1)}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // The clients for Ruby and Java take leases by SQL, and pass tests of their own where their writes
@@ -30,12 +31,8 @@ func TestClientsBySQL(t *testing.T) {
 				case "proxy":
 					url = w.url
 				case "pooler":
-					pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{Upstream: w.Addr(), Clients: 20, PoolSize: 2, PoolMode: "transaction",
-						Passwords: map[string]string{"app": ""}, Settings: map[string]string{"ignore_startup_parameters": "extra_float_digits"}})
-					if err != nil {
-						t.Fatal(err)
-					}
-					t.Cleanup(pooler.Close)
+					pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{Upstream: w.Addr(), Clients: 20, PoolSize: 2, PoolMode: "transaction",
+						Passwords: map[string]string{"app": ""}, Settings: map[string]string{"ignore_startup_parameters": "extra_float_digits"}})).EndWith(t)
 					url = "postgresql://app@127.0.0.1:" + strconv.Itoa(pooler.Port) + "/" + w.Name + "?sslmode=disable"
 				}
 				leases := fmt.Sprintf(direct, "leases")

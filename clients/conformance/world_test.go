@@ -37,11 +37,7 @@ const bearer = "the-token-of-all-the-tests"
 // newWorld starts a world without clients, ended with the test. Settings are of the proxy.
 func newWorld(t *testing.T, settings ...string) *world {
 	t.Helper()
-	redis, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Close)
+	redis := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 	w := &world{DB: suite.Database(t, 0), redis: redis, links: map[string]*servers.Link{}, clients: map[string]client{}}
 	w.store = link(t, redis.Addr())
 	w.startProxy(t, settings)
@@ -50,12 +46,7 @@ func newWorld(t *testing.T, settings ...string) *world {
 
 func link(t *testing.T, target string) *servers.Link {
 	t.Helper()
-	l, err := servers.StartLink(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(l.Close)
-	return l
+	return stack.Started(servers.StartLink(target)).EndWith(t)
 }
 
 func freeAddress(t *testing.T) string {

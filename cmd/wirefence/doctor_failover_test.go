@@ -13,11 +13,7 @@ func TestDoctorOfTwoPrimaries(t *testing.T) {
 	pg := startHealthy(t)
 	t.Cleanup(pg.Close)
 	old := patient{pg, stack.Database(t, pg)}
-	standby, err := old.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
+	standby := stack.Started(old.StartStandby(t.Context())).EndWith(t)
 	both := old.among("any", pg.Addr(), standby.Addr())
 	examine(t, both).finds(t, "failover.hosts", "ok", "of 2 hosts", "").ends(t, 0)
 	if err := standby.Promote(t.Context()); err != nil {
@@ -40,11 +36,7 @@ func TestDoctorOfSynchronousStandbys(t *testing.T) {
 	pg := startHealthy(t)
 	t.Cleanup(pg.Close)
 	p := patient{pg, stack.Database(t, pg)}
-	standby, err := pg.StartStandby(t.Context()) // whose application_name is standby
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
+	stack.Started(pg.StartStandby(t.Context())).EndWith(t) // whose application_name is standby
 	p.exec(t, "SELECT wirefence.set_failover('trust', 'a test'), wirefence.seal('orders', 1)", "ALTER ROLE app SET synchronous_commit = local")
 	examine(t, p.settings()).finds(t, "failover.commits", "ok", "grants wait for the disk", "")
 	p.exec(t, "ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()")
@@ -54,11 +46,7 @@ func TestDoctorOfSynchronousStandbys(t *testing.T) {
 	examine(t, p.settings()).finds(t, "failover.commits", "note", "synchronous_commit is local for role app", "ALTER ROLE app RESET synchronous_commit").
 		finds(t, "failover.lost", "ok", "", "").ends(t, 0)
 	p.exec(t, "SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (another, standby)'", "SELECT pg_reload_conf()")
-	second, err := pg.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(second.Close)
+	stack.Started(pg.StartStandby(t.Context())).EndWith(t)
 	examine(t, p.settings()).finds(t, "failover.lost", "warning", "1 of 2 standbys follow asynchronously, and failover is trust: orders", "--failover reacquire").
 		ends(t, 0, "failover.lost")
 }

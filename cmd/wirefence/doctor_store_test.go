@@ -63,11 +63,7 @@ func TestDoctorOfAStoreThatIsDown(t *testing.T) {
 func TestDoctorOfRedisSettings(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)
-	redis, err := servers.StartRedis(t.Context(), "--maxmemory", "50mb", "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Close)
+	redis := stack.Started(servers.StartRedis(t.Context(), "--maxmemory", "50mb", "--maxmemory-policy", "volatile-lru", "--appendonly", "yes")).EndWith(t)
 	settings := p.settings("WIREFENCE_REDIS_URL=" + redis.URL())
 	examine(t, settings).finds(t, "store.settings", "warning", "maxmemory-policy volatile-lru", "CONFIG SET maxmemory-policy noeviction").ends(t, 0, "store.settings")
 	examine(t, append(settings, "WIREFENCE_REDIS_WAIT_REPLICAS=1")).finds(t, "store.settings", "problem", "has 0 replicas, grants wait for 1", "WIREFENCE_REDIS_WAIT_REPLICAS").
@@ -91,16 +87,8 @@ func TestDoctorOfRedisSettings(t *testing.T) {
 func TestDoctorOfRedisClusterAndSentinel(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t)
-	cluster, err := servers.StartRedisCluster(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
-	sentinel, err := servers.StartRedisSentinel(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(sentinel.Close)
+	cluster := stack.Started(servers.StartRedisCluster(context.Background())).EndWith(t)
+	sentinel := stack.Started(servers.StartRedisSentinel(context.Background())).EndWith(t)
 	r := examine(t, p.settings("WIREFENCE_REDIS_URL="+cluster.URL())).finds(t, "store.reachable", "ok", "", "")
 	for _, master := range cluster.Masters {
 		r.finds(t, "store.settings", "note", master.Addr()+" has appendonly no", "").finds(t, "store.clock", "ok", master.Addr(), "")
@@ -124,11 +112,7 @@ func TestDoctorOfAStandby(t *testing.T) {
 	pg := startHealthy(t) // of its own: a server with a standby is told from others
 	t.Cleanup(pg.Close)
 	primary := patient{pg, stack.Database(t, pg)}
-	standby, err := primary.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
+	standby := stack.Started(primary.StartStandby(t.Context())).EndWith(t)
 	r := examine(t, patient{standby, primary.name}.settings())
 	r.finds(t, "database.primary", "problem", "the server is a standby", "target_session_attrs=read-write").finds(t, "guards.tables", "note", "no table is guarded", "wirefence protect")
 	r.ends(t, exitProblem, "database.primary")

@@ -33,12 +33,8 @@ func TestDoctorThroughAPooler(t *testing.T) {
 		keptCounts = "each client keeps its application_name, and a fence there counts"
 	)
 	through := func(mode string, settings map[string]string) string {
-		b, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
-			Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 20, PoolSize: 8, PoolMode: mode, Settings: settings})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(b.Close)
+		b := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+			Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 20, PoolSize: 8, PoolMode: mode, Settings: settings})).EndWith(t)
 		return b.URL(cfg.Database)
 	}
 	strict := map[string]string{"ignore_startup_parameters": "extra_float_digits"}

@@ -44,12 +44,8 @@ func TestChecksThroughATransactionPooler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
-		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pooler.Close)
+	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})).EndWith(t)
 	settings := []string{"WIREFENCE_DATABASE_URL=" + pooler.URL(cfg.Database)}
 	for range 3 {
 		wirefence(t, settings, "check", "orders=34").expect(t, 0)

@@ -54,16 +54,8 @@ type locked struct {
 
 func lockScript(t *testing.T, script string) *locked {
 	t.Helper()
-	server, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	link, err := servers.StartLink(server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
+	server := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
+	link := stack.Started(servers.StartLink(server.Addr())).EndWith(t)
 	dir := t.TempDir()
 	r := start(t, []string{
 		"WIREFENCE_REDIS_URL=redis://" + link.Addr() + "/0", "WIREFENCE_TTL=6s", "WIREFENCE_TERM_GRACE=100ms", "TMPDIR=" + dir, "WIREFENCE_UNSEALED=true",

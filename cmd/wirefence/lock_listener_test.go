@@ -152,11 +152,7 @@ func TestLockClosesItsListenerWithItsLease(t *testing.T) {
 	t.Parallel()
 	url, settings := jobs(t)
 	cfg, _ := pgx.ParseConfig(url)
-	link, err := servers.StartLink(fmt.Sprintf("%s:%d", cfg.Host, cfg.Port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
+	link := stack.Started(servers.StartLink(fmt.Sprintf("%s:%d", cfg.Host, cfg.Port))).EndWith(t)
 	r := start(t, append(settings, "WIREFENCE_DATABASE_URL="+connstring.At(url, link.Addr()), "WIREFENCE_TTL=10s"), "lock", "nightly", "--", "sh", "-c",
 		"trap '' TERM; while "+psqlJob("-q")+"; do :; done; echo refused; sleep 60")
 	becomes(t, url, "true", "SELECT (count(*) > 0)::text FROM jobs")
@@ -170,14 +166,10 @@ func TestLockPassesPasswordsThrough(t *testing.T) {
 	t.Parallel()
 	a := authority.New(t)
 	pair := a.Issue(t, "localhost", "127.0.0.1")
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{
 		CertFile: pair.CertFile, KeyFile: pair.KeyFile,
 		HBA: "local all postgres trust\nhost all postgres all trust\nhostssl all all all scram-sha-256\n",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	})).EndWith(t)
 	url := pg.URL("postgres")
 	if err := migrations.Apply(t.Context(), stack.Connect(t, url), nil); err != nil {
 		t.Fatal(err)

@@ -22,13 +22,9 @@ func TestLockCarriesTheFenceByName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
 		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction",
-		Settings: map[string]string{"ignore_startup_parameters": "extra_float_digits"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pooler.Close)
+		Settings: map[string]string{"ignore_startup_parameters": "extra_float_digits"}})).EndWith(t)
 	host, port, _ := strings.Cut(pooler.Addr(), ":")
 	settings := append(issuer(url), "PGHOST="+host, "PGPORT="+port, "PGUSER=postgres", "PGDATABASE="+cfg.Database)
 	job := `psql -XAtc "INSERT INTO nightly_jobs VALUES ($WIREFENCE_TOKEN); SHOW application_name"`

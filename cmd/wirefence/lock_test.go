@@ -249,11 +249,7 @@ func awaitSubscriber(t *testing.T, setting, resource string) {
 // replicas if the settings say so.
 func TestLockBehindSentinel(t *testing.T) {
 	t.Parallel()
-	s, err := servers.StartRedisSentinel(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := stack.Started(servers.StartRedisSentinel(t.Context())).EndWith(t)
 	r := wirefence(t, []string{"WIREFENCE_REDIS_URL=" + s.URL(), "WIREFENCE_UNSEALED=true", "WIREFENCE_LOG_LEVEL=error"}, "lock", "orders", "--", "sh", "-c", "echo mine >&2").expect(t, 0)
 	if r.stderr != "mine\n" {
 		t.Errorf("standard error %q", r.stderr)
@@ -268,19 +264,11 @@ func TestLockBehindSentinel(t *testing.T) {
 // the database.
 func TestLockWaitsOutAnOutage(t *testing.T) {
 	t.Parallel()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	if err := migrations.Apply(t.Context(), stack.Connect(t, pg.URL("postgres")), nil); err != nil {
 		t.Fatal(err)
 	}
-	redis, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Close)
+	redis := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 	settings := []string{"WIREFENCE_REDIS_URL=" + redis.URL(), "WIREFENCE_DATABASE_URL=" + pg.URL("postgres")}
 	run := func(flags ...string) *running {
 		t.Helper()

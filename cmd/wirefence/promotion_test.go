@@ -18,11 +18,7 @@ import (
 // its command; of the sidecars one leads, without a restart, and its application writes.
 func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 	t.Parallel()
-	primary, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(primary.Close)
+	primary := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	stack.Exec(t, primary.URL("postgres"), "CREATE TABLE jobs (worker text)")
 	conn := stack.Connect(t, primary.URL("postgres"))
 	if err := migrations.Apply(t.Context(), conn, nil); err != nil {
@@ -31,11 +27,7 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 	// The standby is to know that tokens are granted here: docs/failover.md has what becomes
 	// of the first grant of all.
 	stack.Exec(t, primary.URL("postgres"), "SELECT wirefence.seal('granted before', 1)")
-	standby, err := primary.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
+	standby := stack.Started(primary.StartStandby(t.Context())).EndWith(t)
 	if err := standby.FallBehind(t.Context(), primary); err != nil {
 		t.Fatal(err)
 	}
@@ -76,21 +68,13 @@ func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
 // sidecar's sessions and its grants move to the new one together.
 func TestASidecarLeavesAnOldPrimary(t *testing.T) {
 	t.Parallel()
-	old, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(old.Close)
+	old := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	stack.Exec(t, old.URL("postgres"), "CREATE TABLE jobs (worker text)")
 	if err := migrations.Apply(t.Context(), stack.Connect(t, old.URL("postgres")), nil); err != nil {
 		t.Fatal(err)
 	}
 	stack.Exec(t, old.URL("postgres"), "SELECT wirefence.seal('granted before', 1)") // so the standby knows that tokens are granted here
-	promoted, err := old.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(promoted.Close)
+	promoted := stack.Started(old.StartStandby(t.Context())).EndWith(t)
 	hosts := old.Addr() + "," + promoted.Addr()
 	p := startProxy(t, old.URL("postgres"), "WIREFENCE_TTL=3s", "WIREFENCE_LEASE=jobs",
 		"WIREFENCE_DATABASE_URL=postgres://postgres@"+hosts+"/postgres?sslmode=disable&target_session_attrs=read-write",

@@ -114,11 +114,7 @@ func TestASchemaOneVersionApart(t *testing.T) {
 // and not from starting.
 func TestProxyWaitsForItsDatabase(t *testing.T) {
 	t.Parallel()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	url := pg.URL("postgres")
 	pg.Stop()
 	settings, _, admin := proxySettingsFor(t, url)

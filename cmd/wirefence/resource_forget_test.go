@@ -16,11 +16,7 @@ import (
 func TestForgetResources(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
-	redis, err := servers.StartRedis(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Close)
+	redis := stack.Started(servers.StartRedis(context.Background())).EndWith(t)
 	here := append(issuer(url), "WIREFENCE_REDIS_URL="+redis.URL())
 	conn := stack.Connect(t, url)
 	last := func(resource string) string {

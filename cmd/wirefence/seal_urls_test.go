@@ -45,11 +45,7 @@ func TestLockSealsInSeveralDatabases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			first, second := database(t, true), database(t, true)
-			away, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(away.Close)
+			away := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 			third := strings.Replace(away.URL(stack.Database(t, away)), "postgres@", "postgres:geheim@", 1)
 			settings := append(store, "WIREFENCE_DATABASE_URL="+first, "WIREFENCE_TTL=3s")
 			further := append(slices.Clone(settings), "WIREFENCE_SEAL_URLS="+second+" "+third)

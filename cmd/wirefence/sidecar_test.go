@@ -77,11 +77,7 @@ func (d *duel) link(t *testing.T, server string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	link, err := servers.StartLink(u.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
+	link := stack.Started(servers.StartLink(u.Host)).EndWith(t)
 	d.links = append(d.links, link)
 	u.Host = link.Addr()
 	return u.String()

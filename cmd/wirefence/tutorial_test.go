@@ -40,11 +40,7 @@ func TestTheTutorial(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
-	pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{})).EndWith(t)
 	ports := map[string]string{"5432": strconv.Itoa(pg.Port)}
 	for _, standard := range []string{"6433", "9433"} {
 		port, err := servers.FreePort()

@@ -33,11 +33,7 @@ func TestUninstall(t *testing.T) {
 
 // The roles belong to a server, so this test has one to itself.
 func testUninstall(t *testing.T, major int) {
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})).EndWith(t)
 	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE one", "CREATE DATABASE two", "CREATE DATABASE parts", "CREATE ROLE dba LOGIN CREATEROLE",
 		"GRANT CREATE ON DATABASE one, two TO dba", "GRANT pg_signal_backend, pg_read_all_stats TO dba WITH ADMIN OPTION", "CREATE ROLE app LOGIN")
 	one, two, parts := pg.URL("one"), pg.URLFor("dba", "two"), pg.URL("parts")

@@ -340,12 +340,8 @@ func TestZombieThroughAPooler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
-		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pooler.Close)
+	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})).EndWith(t)
 	p.settings[0] = "WIREFENCE_DATABASE_URL=" + pooler.URL(cfg.Database)
 	wirefence(t, p.settings, p.args(nightly)...).expect(t, exitUnknown, "a pooler stands before the database")
 	p.wantNothingLeft(t)

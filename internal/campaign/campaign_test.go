@@ -182,11 +182,7 @@ func TestALostLeaseIsWonAgain(t *testing.T) {
 
 // A lasting error is logged at growing intervals, and the campaign continues.
 func TestAStoreThatIsAway(t *testing.T) {
-	link, err := servers.StartLink(redisServer(t).Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
+	link := stack.Started(servers.StartLink(redisServer(t).Addr())).EndWith(t)
 	link.Cut()
 	a := contend(t, "redis://"+link.Addr()+"/3", "a")
 	stack.Eventually(t, "it has tried a few times", func() bool { return a.metric("wirefence_lease_errors_total") >= 3 })

@@ -14,11 +14,7 @@ import (
 )
 
 func TestTLSIsPreferredOnTheFirstConnection(t *testing.T) {
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	pair := authority.New(t).Issue(t, "proxy.test", "127.0.0.1")
 	for name, o := range map[string]proxy.TLS{"with TLS": {CertFile: pair.CertFile, KeyFile: pair.KeyFile}, "without TLS": {}} {
 		var log stack.Log

@@ -120,11 +120,7 @@ func (g guide) follow(t *testing.T) {
 		replace[port] = strconv.Itoa(free)
 	}
 	if g.redis {
-		redis, err := servers.StartRedis(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(redis.Close)
+		redis := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 		replace["6379"] = stack.Port(redis.Addr())
 	}
 	if g.proxy {
@@ -304,10 +300,6 @@ func startPooler(t *testing.T, page, upstream string) (port int) {
 	}
 	cfg := servers.PgBouncerConfig{Upstream: upstream, Clients: 20, PoolSize: 3, Passwords: map[string]string{"app": "", "postgres": ""}, Settings: map[string]string{}}
 	maps.Copy(cfg.Settings, settings)
-	pooler, err := servers.StartPgBouncer(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pooler.Close)
+	pooler := stack.Started(servers.StartPgBouncer(t.Context(), cfg)).EndWith(t)
 	return pooler.Port
 }

@@ -23,12 +23,7 @@ func NeedsCitus(t testing.TB) {
 func Citus(t testing.TB, workers int, settings map[string]string) *servers.Citus {
 	t.Helper()
 	NeedsCitus(t)
-	c, err := servers.StartCitus(t.Context(), workers, settings)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return Started(servers.StartCitus(t.Context(), workers, settings)).EndWith(t)
 }
 
 // BareOnCitus makes a database on all nodes, without the schema. It is seen at the coordinator.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -18,12 +19,28 @@ import (
 // the test.
 func Postgres(t testing.TB, major int) *servers.Postgres {
 	t.Helper()
-	pg, err := start(t.Context(), servers.PostgresConfig{Major: major})
-	if err != nil {
-		t.Fatal(err)
+	return Started(start(t.Context(), servers.PostgresConfig{Major: major})).EndWith(t)
+}
+
+// Starting is what a starter returned.
+type Starting[S interface{ Close() }] struct {
+	server S
+	err    error
+}
+
+// Started takes what a starter returns, as in stack.Started(servers.StartRedis(ctx)).EndWith(t).
+func Started[S interface{ Close() }](server S, err error) Starting[S] {
+	return Starting[S]{server, err}
+}
+
+// EndWith returns the server, and closes it at the end of the test.
+func (s Starting[S]) EndWith(t testing.TB) S {
+	t.Helper()
+	if s.err != nil {
+		t.Fatal(s.err)
 	}
-	t.Cleanup(pg.Close)
-	return pg
+	t.Cleanup(s.server.Close)
+	return s.server
 }
 
 func start(ctx context.Context, cfg servers.PostgresConfig) (*servers.Postgres, error) {
@@ -49,30 +66,27 @@ func Proxy(t testing.TB, pg *servers.Postgres, o proxy.Options) string {
 func Serve(t testing.TB, o proxy.Options) *Running {
 	t.Helper()
 	r, err := Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.endWith(t)
-	return r
+	return r.endWith(t, err)
 }
 
 // PlainProxy is Proxy for clients without TLS, also where connections are encrypted.
 func PlainProxy(t testing.TB, pg *servers.Postgres) string {
 	t.Helper()
 	r, err := serve(proxy.Options{Listen: []string{"127.0.0.1:0"}, Upstream: "postgres://" + pg.Addr() + "/"})
+	return r.endWith(t, err).Addr
+}
+
+func (r *Running) endWith(t testing.TB, err error) *Running {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.endWith(t)
-	return r.Addr
-}
-
-func (r *Running) endWith(t testing.TB) {
 	t.Cleanup(func() {
 		if err := r.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
+	return r
 }
 
 // Running is a proxy that serves.
@@ -153,29 +167,12 @@ func Port(addr string) string {
 	return port
 }
 
-// ConnectAs connects as another role, which it makes if it isn't there: a takeover
-// can't end the superuser's transactions. The connection ends with the test.
+// ConnectAs connects by a superuser's URL as another role, which it makes if it isn't there: a
+// takeover can't end the superuser's transactions. The connection ends with the test.
 func ConnectAs(t testing.TB, url, role string) *pgx.Conn {
 	t.Helper()
-	name := pgx.Identifier{role}.Sanitize()
-	conn := Connect(t, url)
-	var exists bool
-	if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", role).Scan(&exists); err != nil {
-		t.Fatal(err)
-	}
-	if !exists {
-		if _, err := conn.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cfg := conn.Config()
-	cfg.User = role
-	other, err := pgx.ConnectConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = other.Close(context.Background()) })
-	return other
+	Exec(t, url, "DO $$ BEGIN CREATE ROLE "+pgx.Identifier{role}.Sanitize()+" LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+	return Connect(t, strings.Replace(url, "postgres@", role+"@", 1))
 }
 
 // Connect opens a connection, closed with the test.

@@ -58,11 +58,7 @@ func (w *writer) seen() (last time.Time, n int, err error) {
 // what they have written then is nowhere on the other side.
 func TestAnIsolatedPrimary(t *testing.T) {
 	stack.NeedsMore(t, "Patroni")
-	patroni, err := servers.StartPatroni(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(patroni.Close)
+	patroni := stack.Started(servers.StartPatroni(t.Context())).EndWith(t)
 	old, next := patroni.Members[0], patroni.Members[1]
 	conn := stack.Connect(t, old.URL("postgres"))
 	if err := migrations.Apply(t.Context(), conn, nil); err != nil {
@@ -73,11 +69,7 @@ func TestAnIsolatedPrimary(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	elects, err := servers.StartLink(patroni.Electing())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(elects.Close)
+	elects := stack.Started(servers.StartLink(patroni.Electing())).EndWith(t)
 
 	const bound = 3 * time.Second // the lock of the leader lasts for 10 s
 	names := "names=" + old.Name + "," + next.Name

@@ -64,11 +64,7 @@ const sidecarTTL = 3 * time.Second
 // served.
 func openFailover(t *testing.T, c change, d defect, seed uint64) *failover {
 	t.Helper()
-	cluster, err := servers.StartPatroni(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
+	cluster := stack.Started(servers.StartPatroni(t.Context())).EndWith(t)
 	f := &failover{Patroni: cluster, change: c, primary: cluster.Members[0], timeline: 1, observations: newObservations(), random: rand.New(rand.NewPCG(seed, 1))}
 	f.prepare(t, d)
 	hosts := cluster.Members[0].Server() + "," + cluster.Members[1].Server()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
@@ -20,11 +21,7 @@ type sentinel struct{ *servers.RedisSentinel }
 
 func startSentinel(t *testing.T, _ *world) store {
 	t.Helper()
-	s, err := servers.StartRedisSentinel(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := stack.Started(servers.StartRedisSentinel(t.Context())).EndWith(t)
 	return sentinel{s}
 }
 
@@ -70,11 +67,7 @@ type cluster struct {
 
 func startCluster(t *testing.T, _ *world) store {
 	t.Helper()
-	c, err := servers.StartRedisCluster(t.Context(), "--cluster-node-timeout", "2000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := stack.Started(servers.StartRedisCluster(t.Context(), "--cluster-node-timeout", "2000")).EndWith(t)
 	pair, err := c.MasterOf(t.Context(), redis.LeaseKey(resource))
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // sidecar is a `wirefence proxy` that competes for the lease of the resource.
@@ -41,12 +42,8 @@ func startSidecar(t *testing.T, name string, settings ...string) *sidecar {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy, err := servers.StartWirefence(t.Context(), path, append(settings, "WIREFENCE_ADMIN_LISTEN=off",
-		"WIREFENCE_LEASE="+string(resource), "WIREFENCE_HOLDER="+name, "WIREFENCE_LOG_FORMAT=json")...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(proxy.Close)
+	proxy := stack.Started(servers.StartWirefence(t.Context(), path, append(settings, "WIREFENCE_ADMIN_LISTEN=off",
+		"WIREFENCE_LEASE="+string(resource), "WIREFENCE_HOLDER="+name, "WIREFENCE_LOG_FORMAT=json")...)).EndWith(t)
 	return &sidecar{proxy, name}
 }
 

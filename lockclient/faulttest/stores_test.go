@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/postgres"
@@ -100,11 +101,7 @@ func startRedis(n int) func(*testing.T, *world) store {
 		t.Helper()
 		var all redisServers
 		for range n {
-			server, err := servers.StartRedis(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(server.Close)
+			server := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 			all = append(all, server)
 		}
 		return all

@@ -69,12 +69,7 @@ func open(t *testing.T, k kind, f fault, d defect, seed uint64) *world {
 	w.prepare(t)
 	w.store = k.start(t, w)
 	link := func(addr string) *servers.Link {
-		l, err := servers.StartLink(addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(l.Close)
-		return l
+		return stack.Started(servers.StartLink(addr)).EndWith(t)
 	}
 	for seat := range seats {
 		if addr := w.store.addr(seat); addr != "" {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/postgres"
 	"github.com/wirefence/wirefence/lockclient/storetest"
@@ -78,11 +79,7 @@ func open(t testing.TB, server *servers.Postgres) *postgres.Store {
 
 func admin(t testing.TB, server *servers.Postgres) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	conn := stack.Connect(t, server.URL("postgres"))
 	return conn
 }
 

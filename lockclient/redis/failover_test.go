@@ -26,11 +26,7 @@ func TestAStoreGoesOnAfterAFailover(t *testing.T) {
 	t.Run("Cluster", func(t *testing.T) {
 		t.Parallel()
 		ctx := t.Context()
-		c, err := servers.StartRedisCluster(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
+		c := stack.Started(servers.StartRedisCluster(ctx)).EndWith(t)
 		goesOn(t, c, func() {
 			for _, node := range c.Nodes() {
 				if _, err := node.Do(ctx, "config", "set", "cluster-node-timeout", 2000, "cluster-require-full-coverage", "no"); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
@@ -20,11 +21,7 @@ const ttl = 900 * time.Millisecond
 // linked is a store that reaches the shared server by a network that can fail.
 func linked(t *testing.T) (*zookeeper.Store, *servers.Link) {
 	t.Helper()
-	link, err := servers.StartLink(shared.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
+	link := stack.Started(servers.StartLink(shared.Addr())).EndWith(t)
 	store := open(t, "zookeeper://"+link.Addr()+"?tick=100ms")
 	return store, link
 }

@@ -20,11 +20,7 @@ func TestLeasesOnAllNodes(t *testing.T) {
 	worlds := onNodes(t, c, time.Second)
 	var former *stack.Client
 	for i, w := range worlds {
-		pool, err := pgxpool.New(t.Context(), w.node.URL(w.Name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
+		pool := stack.Started(pgxpool.New(t.Context(), w.node.URL(w.Name))).EndWith(t)
 		store := postgres.New(pool)
 		client, err := lockclient.New(store, lockclient.Options{TTL: time.Minute})
 		if err != nil {

@@ -107,11 +107,7 @@ func everywhere(t *testing.T, c *servers.Citus, hold time.Duration, test func(t 
 
 func before(t *testing.T, c *servers.Citus, coordinator, node *stack.DB, hold time.Duration) *world {
 	t.Helper()
-	network, err := servers.StartLink(node.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(network.Close)
+	network := stack.Started(servers.StartLink(node.Addr())).EndWith(t)
 	w := &world{DB: coordinator, node: node, citus: c, network: network}
 	w.proxy = stack.Serve(t, proxy.Options{Upstream: "postgres://" + network.Addr() + "/", DatabaseURL: node.URL(node.Name), Hold: hold, DrainTimeout: time.Second}).Addr
 	return w

@@ -250,11 +250,7 @@ func TestAWorkerFailsOver(t *testing.T) {
 	const insert = "insert into jobs (token) select 34 from generate_series(1, 20)"
 	rows := func() int { return stack.Value[int](t, w.DB, "select count(*) from jobs where token = 34") }
 	w.busy(t, "orders=34").Must(insert)
-	standby, err := c.Workers[0].StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
+	standby := stack.Started(c.Workers[0].StartStandby(t.Context())).EndWith(t)
 	ended := make(chan string, 1)
 	writing, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -282,7 +278,7 @@ func TestAWorkerFailsOver(t *testing.T) {
 	w.DB.Admin = stack.Connect(t, w.URL(w.Name)) // the former one has a connection to the killed worker
 	before = rows()
 	stack.Eventually(t, "it writes again", func() bool { return rows() > before })
-	_, err = promoted.Admin.Exec(t.Context(), "select wirefence.check('orders=34')")
+	_, err := promoted.Admin.Exec(t.Context(), "select wirefence.check('orders=34')")
 	stack.WantState(t, err, "WF001", "at the promoted worker, a token of before")
 	w.Seal(t, "orders", 35)
 	visible := rows()

@@ -98,11 +98,7 @@ func (l *lists) play(t *testing.T, mode proxy.Mode, length time.Duration, seed u
 	l.counts = map[string]int{}
 	primary, standby := l.primary, l.standby
 	network := func(addr string) string {
-		link, err := servers.StartLink(addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(link.Close)
+		link := stack.Started(servers.StartLink(addr)).EndWith(t)
 		l.links = append(l.links, link)
 		return link.Addr()
 	}

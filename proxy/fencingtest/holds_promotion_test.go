@@ -91,21 +91,9 @@ func onOwnServer(t *testing.T, test func(t *testing.T, primary, standby *world))
 // withStandby starts a primary and a standby that has followed it.
 func withStandby(t *testing.T, major int) (primary, standby *world) {
 	t.Helper()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, Settings: suite.Settings})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, Settings: suite.Settings})).EndWith(t)
 	primary = &world{DB: stack.NewDB(t, pg, suite.Objects)}
-	network, err := servers.StartLink(pg.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(network.Close)
-	copied, err := pg.StartStandby(t.Context(), network)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(copied.Close)
+	network := stack.Started(servers.StartLink(pg.Addr())).EndWith(t)
+	copied := stack.Started(pg.StartStandby(t.Context(), network)).EndWith(t)
 	return primary, &world{DB: &stack.DB{Postgres: copied, Name: primary.Name, Admin: stack.Connect(t, copied.URL(primary.Name))}, follows: network}
 }

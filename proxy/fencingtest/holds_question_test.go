@@ -21,13 +21,9 @@ func TestCostOfTheQuestion(t *testing.T) {
 		t.Skip("it measures, for half a minute")
 	}
 	const resources, pairs = 1000, 25
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: 15, Settings: map[string]string{
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: 15, Settings: map[string]string{
 		"autovacuum": "off", "max_connections": "600", "max_locks_per_transaction": "256",
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	}})).EndWith(t)
 	for _, proxies := range []int{1, 10} {
 		t.Run(fmt.Sprint(proxies), func(t *testing.T) {
 			w := &world{DB: stack.NewDB(t, pg, "")}

@@ -19,12 +19,7 @@ import (
 
 func startRedis(t *testing.T) *servers.Redis {
 	t.Helper()
-	r, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Close)
-	return r
+	return stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 }
 
 // lockClient takes leases from Redis and seals them in the database.

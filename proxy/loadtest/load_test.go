@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 var (
@@ -25,10 +26,5 @@ var (
 // start starts a server that is ended with the test.
 func start(t *testing.T, cfg servers.PostgresConfig) *servers.Postgres {
 	t.Helper()
-	pg, err := servers.StartPostgres(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
-	return pg
+	return stack.Started(servers.StartPostgres(t.Context(), cfg)).EndWith(t)
 }

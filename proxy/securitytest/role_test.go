@@ -24,17 +24,10 @@ host all all 127.0.0.1/32 scram-sha-256
 // couple starts a primary and a hot standby of it.
 func couple(t *testing.T) (primary, standby *servers.Postgres) {
 	t.Helper()
-	primary, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: rolesHBA})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(primary.Close)
+	primary = stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: rolesHBA})).EndWith(t)
 	stack.Exec(t, primary.URL("postgres"), "CREATE ROLE alice LOGIN PASSWORD 'open sesame'", "CREATE ROLE reader LOGIN PASSWORD 'open sesame'",
 		"ALTER ROLE reader SET default_transaction_read_only = on")
-	if standby, err = primary.StartStandby(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(standby.Close)
+	standby = stack.Started(primary.StartStandby(t.Context())).EndWith(t)
 	return primary, standby
 }
 
@@ -175,11 +168,7 @@ func TestFailover(t *testing.T) {
 func TestServersThatRefuse(t *testing.T) {
 	t.Parallel()
 	start := func(settings map[string]string) *servers.Postgres {
-		pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pg.Close)
+		pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: settings})).EndWith(t)
 		stack.Exec(t, pg.URL("postgres"), "CREATE ROLE alice LOGIN")
 		return pg
 	}

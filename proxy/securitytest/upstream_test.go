@@ -15,11 +15,7 @@ import (
 func TestTLSOfTheUpstream(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)
-	plain, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(plain.Close)
+	plain := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	stack.Exec(t, plain.URL("postgres"), "CREATE ROLE alice LOGIN")
 	stranger := authority.New(t)
 	root, foreign := "&sslrootcert="+w.ca.CAFile, "&sslrootcert="+stranger.CAFile
@@ -71,11 +67,7 @@ func TestDirectTLSOfTheUpstream(t *testing.T) {
 func TestAbstractSocketOfTheUpstream(t *testing.T) {
 	t.Parallel()
 	name := fmt.Sprintf("@wirefence-test-%d", os.Getpid())
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: map[string]string{"unix_socket_directories": name}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: map[string]string{"unix_socket_directories": name}})).EndWith(t)
 	for _, up := range []string{
 		fmt.Sprintf("postgres:///?host=%s&port=%d", name, pg.Port),
 		fmt.Sprintf("postgres://%%40%s/?port=%d", name[1:], pg.Port),

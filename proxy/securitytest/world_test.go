@@ -46,13 +46,9 @@ func start(t *testing.T, major int) *world {
 	t.Helper()
 	w := &world{ca: authority.New(t)}
 	pair := w.ca.Issue(t, "db.test", "127.0.0.1")
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{
 		Major: stack.Version(major), HBA: hba, CertFile: pair.CertFile, KeyFile: pair.KeyFile, CAFile: w.ca.CAFile,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	})).EndWith(t)
 	w.Postgres = pg
 	stack.Exec(t, w.admin(),
 		"CREATE ROLE alice LOGIN PASSWORD 'open sesame'", "CREATE ROLE onlytls LOGIN PASSWORD 'open sesame'",

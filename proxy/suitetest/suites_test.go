@@ -126,13 +126,9 @@ host all all all trust
 // open starts a server with the databases, and the proxy.
 func (w way) open(t *testing.T, setup []string) *way {
 	t.Helper()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: 15, HBA: hba, Settings: map[string]string{
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: 15, HBA: hba, Settings: map[string]string{
 		"max_prepared_transactions": "10", "max_connections": "200", "autovacuum": "off", "wal_level": "logical",
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	}})).EndWith(t)
 	w.pg, w.port, w.metrics = pg, strconv.Itoa(pg.Port), prometheus.NewRegistry()
 	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE regression TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
 	stack.Exec(t, pg.URL(database), setup...)

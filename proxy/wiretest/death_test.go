@@ -27,11 +27,7 @@ func TestServerDies(t *testing.T) {
 		for _, major := range majors {
 			t.Run(fmt.Sprint(name, " ", major), func(t *testing.T) {
 				t.Parallel()
-				pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(pg.Close)
+				pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major})).EndWith(t)
 				pl := &place{stack.NewDB(t, pg, fixture)}
 				addr := stack.Proxy(t, pg, proxy.Options{})
 				var direct, proxied []*peer

@@ -125,11 +125,7 @@ func TestDrainGrace(t *testing.T) {
 // than that takes.
 func TestDrainDuringALogin(t *testing.T) {
 	t.Parallel()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})).EndWith(t)
 	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE scram LOGIN PASSWORD 'secret'")
 	r := start(t, "postgres://"+pg.Addr()+"/", proxy.Options{DrainTimeout: stack.Patience})
 	conn := rawDial(t, r.Addr)

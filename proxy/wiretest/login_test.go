@@ -47,17 +47,13 @@ func outcome(t *testing.T, addr, user, password, database string) string {
 
 func TestLoginMethods(t *testing.T) {
 	stack.OnEach(t, majors, func(t *testing.T, major int) {
-		pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, HBA: `
+		pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: major, HBA: `
 host all postgres 127.0.0.1/32 trust
 host all clear 127.0.0.1/32 password
 host all hashed 127.0.0.1/32 md5
 host all scram 127.0.0.1/32 scram-sha-256
 host all refused 127.0.0.1/32 reject
-`})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pg.Close)
+`})).EndWith(t)
 		stack.Exec(t, pg.URL("postgres"),
 			"SET password_encryption = 'md5'", "CREATE ROLE hashed LOGIN PASSWORD 'secret'")
 		stack.Exec(t, pg.URL("postgres"),
@@ -167,11 +163,7 @@ func TestUpstreamThatCloses(t *testing.T) {
 // so and closed after StartupTimeout and holds no connection to the server.
 func TestLoginTimeout(t *testing.T) {
 	t.Parallel()
-	pg, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})).EndWith(t)
 	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE scram LOGIN PASSWORD 'secret'")
 	addr := stack.Proxy(t, pg, proxy.Options{StartupTimeout: time.Second})
 	for text, says := range map[string]string{

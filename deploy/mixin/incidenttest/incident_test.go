@@ -33,16 +33,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{}
-	var err error
-	if w.redis, err = servers.StartRedis(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.redis.Close)
+	w.redis = stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 	w.startPostgres(t)
-	if w.link, err = servers.StartLink(w.primary.Addr()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.link.Close)
+	w.link = stack.Started(servers.StartLink(w.primary.Addr())).EndWith(t)
 	store := "WIREFENCE_REDIS_URL=" + w.redis.URL()
 	upstream := "WIREFENCE_UPSTREAM=postgres://" + w.primary.Addr() + "," + w.standby.Addr() + "/?sslmode=disable&target_session_attrs=read-write"
 	database := func(first string) string {
@@ -66,19 +59,12 @@ func (w *world) proxies() []*wirefence { return []*wirefence{w.a, w.b, w.c, w.s}
 // startPostgres starts a primary with the schema and a table, and its standby.
 func (w *world) startPostgres(t *testing.T) {
 	t.Helper()
-	var err error
-	if w.primary, err = servers.StartPostgres(t.Context(), servers.PostgresConfig{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.primary.Close)
+	w.primary = stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	migrate(t, w.primary.URL("postgres"))
 	stack.Exec(t, w.primary.URL("postgres"), "CREATE TABLE jobs (worker text)", "CREATE ROLE app LOGIN", "GRANT ALL ON jobs TO app",
 		"SELECT wirefence.seal('steady', 1)", "CREATE DATABASE elsewhere")
 	migrate(t, w.primary.URL("elsewhere"))
-	if w.standby, err = w.primary.StartStandby(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.standby.Close)
+	w.standby = stack.Started(w.primary.StartStandby(t.Context())).EndWith(t)
 }
 
 func migrate(t *testing.T, url string) {

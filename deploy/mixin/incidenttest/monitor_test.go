@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // patience is how long an alert may take to fire or to resolve.
@@ -46,15 +47,8 @@ func startMonitor(t *testing.T, proxies ...*wirefence) *monitor {
 	hasten(t, dir)
 	m := &monitor{targets: filepath.Join(dir, "targets.json"), fired: map[string]bool{}}
 	m.scrape(t, proxies...)
-	var err error
-	if m.alertmanager, err = servers.StartAlertmanager(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(m.alertmanager.Close)
-	if m.prometheus, err = servers.StartPrometheus(t.Context(), fmt.Sprintf(config, dir, m.alertmanager.Addr())); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(m.prometheus.Close)
+	m.alertmanager = stack.Started(servers.StartAlertmanager(t.Context())).EndWith(t)
+	m.prometheus = stack.Started(servers.StartPrometheus(t.Context(), fmt.Sprintf(config, dir, m.alertmanager.Addr()))).EndWith(t)
 	return m
 }
 

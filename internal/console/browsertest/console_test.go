@@ -162,16 +162,8 @@ func TestADatabaseThatComesBack(t *testing.T) {
 
 // While the lease store hangs, the page says so within seconds, and calls no lease free.
 func TestAStoreThatHangs(t *testing.T) {
-	redis, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Close)
-	link, err := servers.StartLink(redis.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
+	redis := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
+	link := stack.Started(servers.StartLink(redis.Addr())).EndWith(t)
 	w := start(t, "WIREFENCE_REDIS_URL=redis://"+link.Addr()+"/0")
 	if _, err := w.db.Exec(t.Context(), "SELECT wirefence.seal('orders', 7, 'worker-a', 'redis')"); err != nil {
 		t.Fatal(err)
