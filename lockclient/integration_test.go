@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
@@ -22,12 +23,7 @@ import (
 
 func startRedis(t testing.TB) *servers.Redis {
 	t.Helper()
-	server, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	return server
+	return stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 }
 
 func redisStore(t testing.TB, server *servers.Redis) *redis.Store {
@@ -40,7 +36,7 @@ func redisStore(t testing.TB, server *servers.Redis) *redis.Store {
 	return store
 }
 
-var suite stack.Suite
+var suite = stack.Suite{Check: func() error { return goleak.Find() }}
 
 // startPostgres creates a database with the schema, and returns its connection string and
 // a connection.
@@ -194,11 +190,7 @@ func TestAZombieIsRefusedAfterTheHandoff(t *testing.T) {
 
 func TestUnreachablePostgresIsNoGrant(t *testing.T) {
 	ctx := t.Context()
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server := stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{})).EndWith(t)
 	conn := stack.Connect(t, server.URL("postgres"))
 	migrate(t, conn)
 	store := redisStore(t, startRedis(t))

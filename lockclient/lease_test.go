@@ -3,15 +3,12 @@ package lockclient_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/wirefence/wirefence/lockclient"
 )
@@ -20,12 +17,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == holderProcess {
 		os.Exit(hold(os.Args[2]))
 	}
-	code := suite.Run(m)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(suite.Run(m))
 }
 
 const (

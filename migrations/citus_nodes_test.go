@@ -245,12 +245,8 @@ func unsettledCommitOfAWorker(t *testing.T, n citusNodes) {
 // A node that is added gets no grant by itself, and its tokens are void once it was removed.
 func comingNode(t *testing.T, n citusNodes) {
 	last, issuer, admin := n.at[0].lastToken(t, "orders"), n.at[0].as(t, "issuer"), n.at[0].admin(t)
-	third, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: n.cluster.Coordinator.Major,
-		Settings: map[string]string{"shared_preload_libraries": "citus", "max_prepared_transactions": "100", "citus.local_hostname": "127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(third.Close)
+	third := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: n.cluster.Coordinator.Major,
+		Settings: map[string]string{"shared_preload_libraries": "citus", "max_prepared_transactions": "100", "citus.local_hostname": "127.0.0.1"}})).EndWith(t)
 	node := database{third, n.at[0].name}
 	mustExec(t, database{third, "postgres"}.admin(t), "CREATE DATABASE "+node.name)
 	mustExec(t, node.admin(t), "CREATE EXTENSION citus")

@@ -118,11 +118,7 @@ func issuerOnCitus(t *testing.T, c *servers.Citus, db database) {
 	wantCode(t, exec(issuer, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT wirefence.seal('orders', 35, 'worker-b')"), "0A000")
 	mustExec(t, issuer, "ROLLBACK; SELECT wirefence.acquire('jobs', 'worker-b', '1 min')")
 	// A node that is added later gets nothing of the schema.
-	third, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: c.Coordinator.Major, Settings: map[string]string{"shared_preload_libraries": "citus"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(third.Close)
+	third := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: c.Coordinator.Major, Settings: map[string]string{"shared_preload_libraries": "citus"}})).EndWith(t)
 	node := database{third, "postgres"}
 	mustExec(t, node.admin(t), "CREATE DATABASE "+db.name)
 	mustExec(t, node.connectTo(t, "postgres", db.name), "CREATE EXTENSION citus")

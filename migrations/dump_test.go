@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -55,16 +56,13 @@ func dumped(t *testing.T, target int) *servers.Postgres {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var best *servers.Postgres
-	for major, server := range clusters {
-		if major <= min(target, newest) && (best == nil || major > best.Major) {
-			best = server
+	for _, major := range slices.Backward(stack.Versions()) {
+		if major <= min(target, newest) {
+			return suite.Server(t, major)
 		}
 	}
-	if best == nil {
-		t.Fatalf("pg_dump %d can dump none of the servers", newest)
-	}
-	return best
+	t.Fatalf("pg_dump %d can dump none of the servers", newest)
+	return nil
 }
 
 // form is a way to dump a database and to restore it.
@@ -201,7 +199,7 @@ func forRestore(t *testing.T, server *servers.Postgres) database {
 // repair.
 func TestADumpBringsItsGuards(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
-		source := create(t, dumped(t, db.Major), "TEMPLATE "+template)
+		source := withSchema(t, dumped(t, db.Major))
 		app := guarded(t, source)
 		mustExec(t, source.admin(t), "GRANT CREATE ON DATABASE "+source.name+` TO app;
 			ALTER TABLE public.writes OWNER TO app; ALTER FUNCTION public.await_blocked OWNER TO app`)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // locks lists the advisory locks of a session: bigint keys, and pairs as mode:class/key.
@@ -66,19 +67,11 @@ func TestADefaultResourceWithAnyName(t *testing.T) {
 // A standby cannot judge: a check passes there without a lock, and a hold is refused.
 func TestAStandbyJudgesNothing(t *testing.T) {
 	t.Parallel()
-	primary, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(primary.Close)
+	primary := stack.Started(servers.StartPostgres(context.Background(), servers.PostgresConfig{})).EndWith(t)
 	db := create(t, primary, "")
 	apply(t, db.admin(t))
 	mustExec(t, db.admin(t), "SELECT wirefence.seal('orders', 34)")
-	server, err := primary.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server := stack.Started(primary.StartStandby(t.Context())).EndWith(t)
 	standby := database{server, db.name}
 	reader := standby.admin(t)
 	for _, begin := range []string{"BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ"} {

@@ -2,120 +2,37 @@ package migrations_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"maps"
 	"net/url"
 	"os"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/goleak"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
-	"github.com/wirefence/wirefence/migrations"
 )
 
-// template is a migrated database that tests copy theirs from.
-const template = "wf_template"
-
-var clusters = map[int]*servers.Postgres{}
-
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) int {
-	ctx := context.Background()
-	flag.Parse()
-	// These tests wait for servers more than they compute.
-	if err := flag.Set("test.parallel", "6"); err != nil {
-		panic(err)
-	}
-	var (
-		wg     sync.WaitGroup
-		mu     sync.Mutex
-		failed error
-	)
-	for _, major := range stack.Versions() {
-		wg.Go(func() {
-			server, err := startMigrated(ctx, major)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				failed = err
-				return
-			}
-			clusters[major] = server
-		})
-	}
-	wg.Wait()
-	status := 1
-	if failed == nil {
-		status = m.Run()
-	}
-	for _, server := range clusters {
-		server.Close()
-	}
-	if leaked := goleak.Find(); failed == nil && leaked != nil {
-		failed = leaked
-	}
-	if failed != nil {
-		fmt.Fprintln(os.Stderr, failed)
-		return 1
-	}
-	return status
+var suite = stack.Suite{
+	Objects: `CREATE ROLE app LOGIN; CREATE ROLE issuer LOGIN; GRANT wirefence_issuer TO issuer;
+		CREATE TABLE public.writes (resource text, token bigint, note text);
+		GRANT SELECT, INSERT ON public.writes TO app;
+		CREATE FUNCTION public.await_blocked(waiter int) RETURNS void LANGUAGE plpgsql SET statement_timeout = '20s' AS $$
+		BEGIN
+			WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pid = waiter AND NOT granted) LOOP
+				PERFORM pg_sleep(0.002);
+			END LOOP;
+		END $$`,
+	Parallel: 6, // some of which open many connections
+	Check:    func() error { return goleak.Find() },
 }
 
-func startMigrated(ctx context.Context, major int) (*servers.Postgres, error) {
-	// Six tests at once, some of which open many connections.
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{Major: major, Settings: map[string]string{"max_connections": "200"}})
-	if err != nil {
-		return nil, err
-	}
-	err = func() error {
-		admin, err := pgx.Connect(ctx, server.URL("postgres"))
-		if err != nil {
-			return err
-		}
-		defer admin.Close(ctx)
-		if _, err := admin.Exec(ctx, "CREATE DATABASE "+template); err != nil {
-			return err
-		}
-		if _, err := admin.Exec(ctx, "CREATE ROLE app LOGIN"); err != nil {
-			return err
-		}
-		conn, err := pgx.Connect(ctx, server.URL(template))
-		if err != nil {
-			return err
-		}
-		defer conn.Close(ctx)
-		if err := migrations.Apply(ctx, conn, nil); err != nil {
-			return err
-		}
-		_, err = conn.Exec(ctx, `CREATE ROLE issuer LOGIN; GRANT wirefence_issuer TO issuer;
-			CREATE TABLE public.writes (resource text, token bigint, note text);
-			GRANT SELECT, INSERT ON public.writes TO app;
-			CREATE FUNCTION public.await_blocked(waiter int) RETURNS void LANGUAGE plpgsql SET statement_timeout = '20s' AS $$
-			BEGIN
-				WHILE NOT EXISTS (SELECT FROM pg_locks WHERE pid = waiter AND NOT granted) LOOP
-					PERFORM pg_sleep(0.002);
-				END LOOP;
-			END $$`)
-		return err
-	}()
-	if err != nil {
-		server.Close()
-		return nil, fmt.Errorf("PostgreSQL %d: %w", major, err)
-	}
-	return server, nil
-}
+func TestMain(m *testing.M) { os.Exit(suite.Run(m)) }
 
-// database is a migrated database of its own on one server.
+// database is a database of its own on one server.
 type database struct {
 	*servers.Postgres
 	name string
@@ -123,32 +40,38 @@ type database struct {
 
 var databases atomic.Int64
 
-// onEach runs a test on some versions, each in a database of its own.
+// onEach runs a test on some versions, each in a migrated database of its own.
 func onEach(t *testing.T, test func(t *testing.T, db database)) {
 	t.Helper()
-	stack.OnEach(t, versions(), func(t *testing.T, major int) { test(t, create(t, clusters[major], "TEMPLATE "+template)) })
+	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) { test(t, withSchema(t, suite.Server(t, major))) })
 }
-
-func versions() []int { return slices.Sorted(maps.Keys(clusters)) }
 
 // onEachAlone runs a test on some versions while no other runs, for a slot of logical
 // replication waits until all transactions of its server have ended.
 func onEachAlone(t *testing.T, test func(t *testing.T, db database)) {
 	t.Helper()
-	for _, major := range stack.Some(t, versions()) {
-		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, create(t, clusters[major], "TEMPLATE "+template)) })
+	for _, major := range stack.Some(t, stack.Versions()) {
+		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, withSchema(t, suite.Server(t, major))) })
 	}
 }
 
-// create creates a database, which is dropped at the end of the test.
+// withSchema creates a database with the schema and what the suite has.
+func withSchema(t *testing.T, server *servers.Postgres) database {
+	t.Helper()
+	name, err := stack.CreateDatabase(t.Context(), server, suite.Objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack.DropWith(t, server, name)
+	return database{server, name}
+}
+
+// create creates a database without the schema.
 func create(t *testing.T, server *servers.Postgres, options string) database {
 	t.Helper()
 	db := database{server, fmt.Sprintf("wf_%d", databases.Add(1))}
-	admin := db.connectTo(t, "postgres", "postgres")
-	mustExec(t, admin, "CREATE DATABASE "+db.name+" "+options)
-	// The servers' files are in memory, and five servers come to some hundreds of databases
-	// each. One that a test has stopped, or that keeps a slot there, keeps its database.
-	t.Cleanup(func() { _ = exec(admin, "DROP DATABASE "+db.name+" WITH (FORCE)") })
+	stack.Exec(t, server.URL("postgres"), "CREATE DATABASE "+db.name+" "+options)
+	stack.DropWith(t, server, db.name)
 	return db
 }
 
@@ -257,19 +180,6 @@ func lookAs[T any](t *testing.T, db database, role, sql string, args ...any) T {
 }
 
 // code returns the SQLSTATE of an error, "" for none.
-func code(err error) string {
-	if err == nil {
-		return ""
-	}
-	if pgErr, ok := err.(*pgconn.PgError); ok {
-		return pgErr.Code
-	}
-	return err.Error()
-}
+func code(err error) string { return stack.State(err) }
 
-func wantCode(t *testing.T, err error, want string) {
-	t.Helper()
-	if got := code(err); got != want {
-		t.Errorf("got %q, want SQLSTATE %q (%v)", got, want, err)
-	}
-}
+func wantCode(t *testing.T, err error, want string) { t.Helper(); stack.WantState(t, err, want) }

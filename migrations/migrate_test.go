@@ -190,11 +190,7 @@ func TestRolesAndRightsOfANewCluster(t *testing.T) {
 	const forget = `DROP SCHEMA wirefence CASCADE; DROP OWNED BY wirefence_owner, wirefence_issuer, wirefence_bypass;
 		DROP ROLE wirefence_owner, wirefence_issuer, wirefence_bypass`
 	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) {
-		server, err := servers.StartPostgres(context.Background(), servers.PostgresConfig{Major: major})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(server.Close)
+		server := stack.Started(servers.StartPostgres(context.Background(), servers.PostgresConfig{Major: major})).EndWith(t)
 		db := create(t, server, "")
 		admin := db.admin(t)
 		mustExec(t, admin, `CREATE ROLE "Migrating Role" LOGIN; CREATE ROLE creator LOGIN CREATEROLE; GRANT CREATE ON DATABASE `+db.name+" TO creator")

@@ -19,24 +19,13 @@ const firstAfterPromotion = 1_750_000_000 << 20
 // onOwn runs a test on some versions, each with a server of its own.
 func onOwn(t *testing.T, test func(t *testing.T, db database)) {
 	t.Helper()
-	stack.OnEach(t, versions(), func(t *testing.T, major int) {
-		server, err := startMigrated(t.Context(), major)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(server.Close)
-		test(t, create(t, server, "TEMPLATE "+template))
-	})
+	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) { test(t, withSchema(t, stack.Postgres(t, major))) })
 }
 
 // standby starts a standby of the server, with all commits so far.
 func (db database) standby(t *testing.T) database {
 	t.Helper()
-	server, err := db.StartStandby(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server := stack.Started(db.StartStandby(t.Context())).EndWith(t)
 	return database{server, db.name}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 var updateReference = flag.Bool("update-reference", false, "write docs/reference/sql.md anew")
@@ -36,8 +38,8 @@ Refusals are errors of [class ` + "`WF`" + `](errors.md). A value that is out of
 
 // The reference has each function that has a comment, as the catalog has it.
 func TestTheReferenceOfFunctions(t *testing.T) {
-	all := versions()
-	db := create(t, clusters[all[len(all)-1]], "TEMPLATE "+template)
+	all := stack.Versions()
+	db := withSchema(t, suite.Server(t, all[len(all)-1]))
 	rows, err := db.admin(t).Query(t.Context(), referenceSQL)
 	if err != nil {
 		t.Fatal(err)

@@ -43,8 +43,8 @@ func replicate(t *testing.T, db database) replicated {
 	t.Helper()
 	stack.NeedsMore(t, "two versions of PostgreSQL")
 	versions := stack.Versions()
-	next := clusters[versions[(slices.Index(versions, db.Major)+1)%len(versions)]]
-	r := replicated{publisher: create(t, next, "TEMPLATE "+template), subscriber: db}
+	next := suite.Server(t, versions[(slices.Index(versions, db.Major)+1)%len(versions)])
+	r := replicated{publisher: withSchema(t, next), subscriber: db}
 	for _, side := range []database{r.publisher, r.subscriber} {
 		mustExec(t, guarded(t, side), published)
 		mustExec(t, side.admin(t), "GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC")

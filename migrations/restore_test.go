@@ -9,13 +9,14 @@ import (
 
 	"github.com/wirefence/wirefence/internal/pages"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
 // toDump returns a database with guarded tables on a server that pg_dump supports.
 func toDump(t *testing.T) database {
 	t.Helper()
-	db := create(t, dumped(t, 99), "TEMPLATE "+template)
+	db := withSchema(t, dumped(t, 99))
 	guarded(t, db)
 	mustExec(t, db.admin(t), rolesOfDump)
 	return db
@@ -27,11 +28,7 @@ func TestARestoreIntoANewCluster(t *testing.T) {
 	t.Parallel()
 	source := toDump(t)
 	file := custom.dumpTo(t, source)
-	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})).EndWith(t)
 	bare := create(t, server, "")
 	if out, err := bare.run(t, "postgres", "pg_restore", "-j2", file); err == nil || !strings.Contains(out, `role "wirefence_owner" does not exist`) {
 		t.Errorf("without roles: %v, %s", err, out)
@@ -61,11 +58,7 @@ func TestARestoreIntoANewCluster(t *testing.T) {
 func TestRolesOfADump(t *testing.T) {
 	t.Parallel()
 	source := toDump(t)
-	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})).EndWith(t)
 	roles := t.TempDir() + "/roles.sql"
 	source.mustRun(t, "postgres", "pg_dumpall", "--roles-only", "-f", roles)
 	restored := create(t, server, "")
@@ -134,7 +127,7 @@ func TestADumpOfSomeTables(t *testing.T) {
 		t.Errorf("into a database without the schema: %v, %s", err, out)
 	}
 
-	migrated := create(t, source.Postgres, "TEMPLATE "+template)
+	migrated := withSchema(t, source.Postgres)
 	mustExec(t, migrated.admin(t), "GRANT CREATE ON SCHEMA public TO app")
 	custom.restoreInto(t, migrated, some)
 	wantFaults(t, migrated, map[string]string{"public.orders": "guarded, but not declared", "public.lines": "guarded, but not declared"})
@@ -154,7 +147,7 @@ func TestADumpOfSomeTables(t *testing.T) {
 	mustExec(t, app, "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0'); SELECT wirefence.check('job(17)=5')")
 
 	// A single table that is restored from a full dump comes without its triggers.
-	other := create(t, source.Postgres, "TEMPLATE "+template)
+	other := withSchema(t, source.Postgres)
 	other.mustRun(t, "postgres", "pg_restore", "-t", "orders", custom.dumpTo(t, source))
 	wantCode(t, exec(other.app(t), "UPDATE orders SET item = 'x'"), "")
 	wantFaults(t, other, map[string]string{})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -191,11 +192,7 @@ func TestTheScriptOnAServerThatDoesNotTellItsTimeline(t *testing.T) {
 // A standby refuses the schema with an error that says so.
 func TestMigratingAStandby(t *testing.T) {
 	t.Parallel()
-	primary, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(primary.Close)
+	primary := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	standby := database{primary, "postgres"}.standby(t)
 	wantUnfit(t, standby.admin(t), migrations.Options{}, "it is a standby", "target_session_attrs=read-write")
 }

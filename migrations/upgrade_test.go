@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -16,12 +17,8 @@ func TestTokensBehindPgUpgrade(t *testing.T) {
 	if len(versions) == 0 {
 		t.Fatal("no pg_upgrade is installed: run scripts/install-servers (Debian, Ubuntu), or put it beside postgres and initdb")
 	}
-	server, err := startMigrated(t.Context(), versions[len(versions)-1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	before := create(t, server, "TEMPLATE "+template)
+	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: versions[len(versions)-1]})).EndWith(t)
+	before := withSchema(t, server)
 	before.seal(t, "orders", 33)
 	leased := granted(t, before, "leased")
 	mustExec(t, before.app(t), "SELECT wirefence.check('foreign=7')")
@@ -33,11 +30,7 @@ func TestTokensBehindPgUpgrade(t *testing.T) {
 	const identity = "SELECT wirefence.identity()"
 	was := value[string](t, admin, identity)
 
-	upgraded, err := server.Upgrade(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(upgraded.Close)
+	upgraded := stack.Started(server.Upgrade(t.Context())).EndWith(t)
 	after := database{upgraded, before.name}
 	admin = after.admin(t)
 	if is := value[string](t, admin, identity); is == was || !contains(is, "/00000001") {

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,7 +19,7 @@ const python = "/usr/bin/python3"
 // What the tests have in common.
 var (
 	// Not the superuser: a takeover can't end its transactions.
-	suite = stack.Suite{Objects: `
+	suite = stack.Suite{Parallel: 8, Objects: `
 		CREATE ROLE app LOGIN;
 		CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY, item text NOT NULL);
 		GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO app;
@@ -53,8 +52,6 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // most of them wait for time to pass
 	return suite.Run(m)
 }
 

@@ -237,17 +237,9 @@ func TestEffectsEndWithTheProcess(t *testing.T) {
 // A failure of the database ends an effect, and its caller learns it.
 func TestTheDatabaseFailsDuringAnEffect(t *testing.T) {
 	t.Parallel()
-	server, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
+	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
 	name := stack.Database(t, server)
-	pool, err := pgxpool.New(t.Context(), server.URL(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.New(t.Context(), server.URL(name))).EndWith(t)
 	w := serve(t, "postgres", func(o *Options) { o.Effects = pool })
 	effect := w.begin(t, "elsewhere=1", 60).want(200, "")
 	server.Kill()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 func (w *world) patch(t *testing.T, path, body string) answer {
@@ -64,11 +65,7 @@ func TestAResourceIsDeclaredAndChanged(t *testing.T) {
 // The list shows the holders of leases if asked to, and is served without them if the store is
 // down.
 func TestLeasesAreListed(t *testing.T) {
-	own, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(own.Close)
+	own := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 	onEach(t, nil, func(t *testing.T, w *world) {
 		held := fresh(t)
 		w.post(t, path(held, "acquire"), `{"holder":"worker-a","ttl_seconds":600}`).want(200, "")

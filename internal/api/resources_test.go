@@ -60,11 +60,7 @@ func TestLeasesOverHTTPInSeveralDatabases(t *testing.T) {
 	t.Parallel()
 	for _, backend := range backends {
 		db := suite.Database(t, 0)
-		further, err := pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(further.Close)
+		further := stack.Started(pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))).EndWith(t)
 		w := serve(t, backend, func(o *Options) {
 			withTokens(t)(o)
 			sealer := lockclient.PostgresSealer{Querier: further, Server: "further.internal"}

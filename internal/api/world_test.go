@@ -31,40 +31,30 @@ import (
 // The tests share these.
 var (
 	spec  *specification
-	suite = stack.Suite{Objects: "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer"}
+	suite = stack.Suite{Objects: "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer", Check: check}
 	store *servers.Redis
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	err := runTests(m)
-	if err == nil {
-		err = goleak.Find()
+	var err error
+	if spec, err = readSpecification(); err == nil {
+		store, err = servers.StartRedis(context.Background())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	os.Exit(suite.Run(m, store.Close))
 }
 
-func runTests(m *testing.M) (err error) {
-	ctx := context.Background()
-	if spec, err = readSpecification(); err != nil {
-		return err
-	}
-	if store, err = servers.StartRedis(ctx); err != nil {
-		return err
-	}
-	defer store.Close()
-	if status := suite.Run(m); status != 0 {
-		return fmt.Errorf("status %d", status)
-	}
+// check is called when all tests have passed.
+func check() error {
 	all := flag.Lookup("test.run").Value.String() == "" && flag.Lookup("test.skip").Value.String() == ""
 	if missing := spec.unseen(); all && len(missing) > 0 {
 		slices.Sort(missing)
 		return fmt.Errorf("documented, but answered in no test: %q", missing)
 	}
-	return nil
+	return goleak.Find()
 }
 
 // world is a served API.
@@ -91,11 +81,7 @@ func serve(t *testing.T, backend string, edit func(*Options)) *world {
 	}
 	cfg.ConnConfig.RuntimeParams["application_name"] = "own"
 	NameCallers(cfg)
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.NewWithConfig(t.Context(), cfg)).EndWith(t)
 	w := &world{database: db.URL(db.Name), pool: pool, log: &stack.Log{}, registry: prometheus.NewRegistry()}
 	options := Options{
 		Database: pool, Effects: pool, Loopback: true, Registerer: w.registry,

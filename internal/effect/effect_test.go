@@ -3,8 +3,6 @@ package effect_test
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -19,17 +17,9 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-var suite = stack.Suite{Objects: "CREATE ROLE app LOGIN"}
+var suite = stack.Suite{Objects: "CREATE ROLE app LOGIN", Check: func() error { return goleak.Find() }}
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	status := suite.Run(m)
-	if err := goleak.Find(); err != nil && status == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
-	os.Exit(status)
-}
+func TestMain(m *testing.M) { os.Exit(suite.Run(m)) }
 
 // world is a database in which token 34 of orders is current, with a pool of a role without
 // rights.
@@ -42,11 +32,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	db := suite.Database(t, 0)
 	db.Seal(t, "orders", 34)
-	pool, err := pgxpool.New(t.Context(), db.URLFor("app", db.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.New(t.Context(), db.URLFor("app", db.Name))).EndWith(t)
 	return &world{db, pool}
 }
 
@@ -157,11 +143,7 @@ func TestACheckCountsThroughAProxyThatRejects(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	front := stack.Proxy(t, w.Postgres, proxy.Options{UnfencedWrites: proxy.Reject})
-	pool, err := pgxpool.New(t.Context(), strings.Replace(stack.URL(front, w.Name), "postgres@", "app@", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.New(t.Context(), strings.Replace(stack.URL(front, w.Name), "postgres@", "app@", 1))).EndWith(t)
 	w.Exec(t, "SELECT wirefence.seal('parts', 7, 'a')", "UPDATE wirefence.resource_locks SET reuse = 'once' WHERE resource_id = 'parts'")
 	for _, c := range []struct {
 		text    string

@@ -12,7 +12,6 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/journal"
-	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -84,20 +83,14 @@ func TestNamesOfApplicationsAreWrittenAsPostgreSQLDoes(t *testing.T) {
 // Upkeep prunes at any default isolation level, also one at which rows that others delete are
 // errors, and more rows than one call deletes.
 func TestUpkeepPrunesWhateverTheIsolation(t *testing.T) {
-	name := stack.Database(t, pg)
-	admin := stack.Connect(t, pg.URL(name))
-	for _, sql := range []string{
-		"ALTER DATABASE " + pgx.Identifier{name}.Sanitize() + " SET default_transaction_isolation = 'serializable'",
+	db := suite.Database(t, 0)
+	admin := db.Admin
+	db.Exec(t, "ALTER DATABASE "+db.Name+" SET default_transaction_isolation = 'serializable'",
 		"INSERT INTO wirefence.history (kind, resource, at) SELECT 'refusal', 'orders', now() - interval '40 days' FROM generate_series(1, 25000)",
 		`CREATE FUNCTION public.tell() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NOTIFY pruned; RETURN NULL; END'`,
-		"CREATE TRIGGER tell AFTER DELETE ON wirefence.history EXECUTE FUNCTION public.tell()", "LISTEN pruned",
-	} {
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
+		"CREATE TRIGGER tell AFTER DELETE ON wirefence.history EXECUTE FUNCTION public.tell()", "LISTEN pruned")
 	j, err := journal.New(journal.Options{
-		Proxy: "p", Upkeep: time.Hour, Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, pg.URL(name)) },
+		Proxy: "p", Upkeep: time.Hour, Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, db.URL(db.Name)) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,29 +17,13 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/journal"
-	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
-var pg *servers.Postgres
+var suite = stack.Suite{Check: func() error { return goleak.Find() }}
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) int {
-	var err error
-	if pg, err = servers.StartPostgres(context.Background(), servers.PostgresConfig{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	status := m.Run()
-	pg.Close()
-	if err := goleak.Find(); err != nil && status == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return status
-}
+func TestMain(m *testing.M) { os.Exit(suite.Run(m)) }
 
 // world is a database in which token 34 of orders is current, with a proxy that reports to a
 // journal.
@@ -55,14 +39,14 @@ var errAway = errors.New("the database is away")
 
 func newWorld(t *testing.T, o journal.Options) *world {
 	t.Helper()
-	name := stack.Database(t, pg)
-	w := &world{admin: stack.Connect(t, pg.URL(name))}
+	db := suite.Database(t, 0)
+	w := &world{admin: db.Admin}
 	w.exec(t, w.admin, `CREATE TABLE public.writes (id int);
 		SELECT wirefence.seal('orders', 33, 'a/1'), wirefence.seal('orders', 34, 'b/1'), wirefence.protect('public.writes', 'orders');
 		CREATE FUNCTION public.tell() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NOTIFY told; RETURN NULL; END';
 		CREATE TRIGGER tell AFTER INSERT ON wirefence.history EXECUTE FUNCTION public.tell(); LISTEN told`)
 	o.Connect = func(ctx context.Context) (*pgx.Conn, error) {
-		conn, err := pgx.Connect(ctx, pg.URL(name)+"&application_name=journal")
+		conn, err := pgx.Connect(ctx, db.URL(db.Name)+"&application_name=journal")
 		if err == nil && w.away.Load() {
 			_ = conn.Close(ctx)
 			return nil, errAway
@@ -78,8 +62,8 @@ func newWorld(t *testing.T, o journal.Options) *world {
 	over := make(chan struct{})
 	w.end = func() { cancel(); <-over }
 	go func() { defer close(over); w.Run(ctx, 10*time.Second) }()
-	addr := stack.Proxy(t, pg, proxy.Options{Refusals: w.Journal})
-	w.app = stack.Connect(t, fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&application_name=job&default_query_exec_mode=simple_protocol", addr, name))
+	addr := stack.Proxy(t, db.Postgres, proxy.Options{Refusals: w.Journal})
+	w.app = stack.Connect(t, fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&application_name=job&default_query_exec_mode=simple_protocol", addr, db.Name))
 	t.Cleanup(w.end)
 	return w
 }
@@ -219,11 +203,11 @@ func TestRefusalsOfAnotherDatabaseHideNone(t *testing.T) {
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO writes VALUES (1)"); err == nil {
 		t.Error("an unfenced write to a guarded table passed")
 	}
-	other := stack.Database(t, pg)
-	stack.Exec(t, pg.URL(other), "CREATE TABLE public.writes (id int)", "SELECT wirefence.seal('orders', 50, 'c/1')")
+	other := suite.Database(t, 0)
+	other.Exec(t, "CREATE TABLE public.writes (id int)", "SELECT wirefence.seal('orders', 50, 'c/1')")
 	here := w.app.Config()
 	there := here.Copy()
-	there.Database = other
+	there.Database = other.Name
 	app, err := pgx.ConnectConfig(t.Context(), there)
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +223,7 @@ func TestRefusalsOfAnotherDatabaseHideNone(t *testing.T) {
 	for _, e := range all {
 		databases[e.Database] += e.Count
 	}
-	if len(databases) != 2 || databases[other] != 2 || databases[""] != 1 {
+	if len(databases) != 2 || databases[other.Name] != 2 || databases[""] != 1 {
 		t.Errorf("refusals of %v", databases)
 	}
 	w.minutesLater(t)

@@ -27,24 +27,17 @@ import (
 )
 
 var (
-	suite      = stack.Suite{Objects: "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer"}
+	suite      = stack.Suite{Objects: "CREATE ROLE issuer LOGIN IN ROLE wirefence_issuer", Check: func() error { return goleak.Find() }}
 	leaseStore *servers.Redis
 )
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) (status int) {
+func TestMain(m *testing.M) {
 	var err error
-	if leaseStore, err = servers.StartRedis(context.Background()); err == nil {
-		status = suite.Run(m)
-		leaseStore.Close()
-		err = goleak.Find()
-	}
-	if err != nil {
+	if leaseStore, err = servers.StartRedis(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
+		os.Exit(1)
 	}
-	return status
+	os.Exit(suite.Run(m, leaseStore.Close))
 }
 
 // scrape returns a registry's values by name and labels; of histograms the number of
@@ -112,12 +105,7 @@ func issuers(t *testing.T, db *stack.DB, away *bool) *pgxpool.Pool {
 		c.Database = db.Name
 		return nil
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return stack.Started(pgxpool.NewWithConfig(t.Context(), cfg)).EndWith(t)
 }
 
 var errAway = errors.New("the database is away")
@@ -292,11 +280,7 @@ func TestNamesBeyondTheDatabasesEncoding(t *testing.T) {
 func TestStoresAreMeasured(t *testing.T) {
 	t.Parallel()
 	db := suite.Database(t, 0)
-	pool, err := pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := stack.Started(pgxpool.New(t.Context(), db.URLFor("issuer", db.Name))).EndWith(t)
 	own := postgres.New(pool)
 	t.Cleanup(func() { _ = own.Close() })
 	remote, err := redis.Open(leaseStore.URL())
@@ -373,11 +357,7 @@ func TestStoresAreMeasured(t *testing.T) {
 // for either.
 func TestAStoreThatHangsIsDown(t *testing.T) {
 	t.Parallel()
-	link, err := servers.StartLink(leaseStore.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(link.Close)
+	link := stack.Started(servers.StartLink(leaseStore.Addr())).EndWith(t)
 	remote, err := redis.Open("redis://" + link.Addr() + "/0")
 	if err != nil {
 		t.Fatal(err)

@@ -65,14 +65,14 @@ func (c *Citus) Nodes() []*Postgres { return append([]*Postgres{c.Coordinator}, 
 // Without the workers there are only the extension and its coordinator.
 func (c *Citus) CreateDatabase(ctx context.Context, name string) error {
 	for _, node := range c.Nodes() {
-		if err := node.exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
+		if err := node.Exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
 			return err
 		}
-		if err := node.exec(ctx, name, "CREATE EXTENSION citus"); err != nil {
+		if err := node.Exec(ctx, name, "CREATE EXTENSION citus"); err != nil {
 			return err
 		}
 	}
-	err := c.Coordinator.exec(ctx, name, fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)", c.Coordinator.Port))
+	err := c.Coordinator.Exec(ctx, name, fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)", c.Coordinator.Port))
 	for i := range c.Workers {
 		err = cmp.Or(err, c.AddNode(ctx, name, i))
 	}
@@ -83,7 +83,7 @@ func (c *Citus) CreateDatabase(ctx context.Context, name string) error {
 // time, Citus now and then loses a connection that it needs.
 func (c *Citus) AddNode(ctx context.Context, database string, worker int) (err error) {
 	for range 5 {
-		if err = c.Coordinator.exec(ctx, database, fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", c.Links[worker].port())); err == nil {
+		if err = c.Coordinator.Exec(ctx, database, fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", c.Links[worker].port())); err == nil {
 			return nil
 		}
 	}
@@ -93,7 +93,7 @@ func (c *Citus) AddNode(ctx context.Context, database string, worker int) (err e
 // DropDatabase drops a database on each node that runs.
 func (c *Citus) DropDatabase(ctx context.Context, name string) {
 	for _, node := range c.Nodes() {
-		_ = node.exec(ctx, "postgres", "DROP DATABASE "+name+" WITH (FORCE)")
+		_ = node.Exec(ctx, "postgres", "DROP DATABASE "+name+" WITH (FORCE)")
 	}
 }
 

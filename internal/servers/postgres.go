@@ -103,8 +103,8 @@ func (p *Postgres) tool(ctx context.Context, name string, args ...string) error 
 	return nil
 }
 
-// exec runs statements as the superuser.
-func (p *Postgres) exec(ctx context.Context, database string, statements ...string) error {
+// Exec runs statements as the superuser.
+func (p *Postgres) Exec(ctx context.Context, database string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, p.URL(database))
 	if err != nil {
 		return err

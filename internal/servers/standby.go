@@ -34,7 +34,7 @@ func (p *Postgres) Restore(ctx context.Context, behind func() error) (*Postgres,
 	if err != nil {
 		return nil, err
 	}
-	return orClosed(s, s.exec(ctx, "postgres", waitFor("NOT pg_is_in_recovery()")))
+	return orClosed(s, s.Exec(ctx, "postgres", waitFor("NOT pg_is_in_recovery()")))
 }
 
 // startCopy copies a running server's data by an online backup, and starts the copy with
@@ -121,7 +121,7 @@ func (p *Postgres) FallBehind(ctx context.Context, primary *Postgres) error {
 	if err := conn.QueryRow(ctx, "SELECT pg_current_wal_flush_lsn()::text").Scan(&lsn); err != nil {
 		return err
 	}
-	return p.exec(ctx, "postgres", waitFor(fmt.Sprintf("pg_last_wal_replay_lsn() >= '%s'", lsn)),
+	return p.Exec(ctx, "postgres", waitFor(fmt.Sprintf("pg_last_wal_replay_lsn() >= '%s'", lsn)),
 		"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()", waitFor("NOT EXISTS (SELECT FROM pg_stat_wal_receiver)"))
 }
 

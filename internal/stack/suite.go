@@ -2,8 +2,11 @@ package stack
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +27,11 @@ type Suite struct {
 	Settings map[string]string
 	// Options are those of the shared proxy, without its upstream.
 	Options proxy.Options
+	// Parallel is how many tests run at once, for tests that wait for servers and for time
+	// more than they compute; 0 is what go test has.
+	Parallel int
+	// Check is called when all has ended. Its error fails the tests.
+	Check func() error
 
 	mu       sync.Mutex
 	clusters map[int]*cluster
@@ -38,11 +46,23 @@ type cluster struct {
 // Run runs the tests and ends what they started, after what the test binary started
 // beside it.
 func (s *Suite) Run(m *testing.M, stops ...func()) int {
-	defer s.close()
-	for _, stop := range stops {
-		defer stop()
+	flag.Parse()
+	if s.Parallel > 0 {
+		_ = flag.Set("test.parallel", strconv.Itoa(s.Parallel))
 	}
-	return m.Run()
+	status := m.Run()
+	for _, stop := range slices.Backward(stops) {
+		stop()
+	}
+	s.close()
+	if s.Check == nil || status != 0 {
+		return status
+	}
+	if err := s.Check(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 func (s *Suite) close() {
@@ -132,11 +152,7 @@ func (s *Suite) Bare(t testing.TB, major int) *DB {
 	t.Helper()
 	pg := s.Server(t, major)
 	name, err := copyOf(t.Context(), pg, "template0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dropWith(t, pg, name)
-	return &DB{Postgres: pg, Name: name, Admin: Connect(t, pg.URL(name))}
+	return newDB(t, pg, name, err)
 }
 
 // DB is a database of one test's own.
@@ -150,23 +166,25 @@ type DB struct {
 func NewDB(t testing.TB, pg *servers.Postgres, objects string) *DB {
 	t.Helper()
 	name, err := CreateDatabase(t.Context(), pg, objects)
+	return newDB(t, pg, name, err)
+}
+
+func newDB(t testing.TB, pg *servers.Postgres, name string, err error) *DB {
+	t.Helper()
 	if err != nil {
 		t.Fatalf("PostgreSQL %d: %v", pg.Major, err)
 	}
-	dropWith(t, pg, name)
+	DropWith(t, pg, name)
 	return &DB{Postgres: pg, Name: name, Admin: Connect(t, pg.URL(name))}
 }
 
-// dropWith drops a database at the end of the test, since the servers' files may be in
+// DropWith drops a database at the end of the test, since the servers' files may be in
 // memory. What a test has stopped, or keeps there, keeps its database.
-func dropWith(t testing.TB, pg *servers.Postgres, name string) {
+func DropWith(t testing.TB, pg *servers.Postgres, name string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
-		if admin, err := pgx.Connect(ctx, pg.URL("postgres")); err == nil {
-			_, _ = admin.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
-			_ = admin.Close(ctx)
-		}
+		_ = pg.Exec(ctx, "postgres", "DROP DATABASE "+name+" WITH (FORCE)")
 	})
 }
 
@@ -215,12 +233,7 @@ func template(ctx context.Context, pg *servers.Postgres, objects string) (string
 }
 
 func fill(ctx context.Context, pg *servers.Postgres, name, objects string) error {
-	admin, err := pgx.Connect(ctx, pg.URL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = admin.Close(ctx) }()
-	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+	if err := pg.Exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, pg.URL(name))
@@ -236,14 +249,8 @@ func fill(ctx context.Context, pg *servers.Postgres, name, objects string) error
 }
 
 func copyOf(ctx context.Context, pg *servers.Postgres, template string) (string, error) {
-	admin, err := pgx.Connect(ctx, pg.URL("postgres"))
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = admin.Close(ctx) }()
 	name := fmt.Sprintf("db_%d", serial.Add(1))
-	_, err = admin.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE "+template)
-	return name, err
+	return name, pg.Exec(ctx, "postgres", "CREATE DATABASE "+name+" TEMPLATE "+template)
 }
 
 // Direct opens another superuser's connection past any proxy.

@@ -29,15 +29,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == writerProcess {
 		os.Exit(writeAsTold(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 	}
-	code := suite.Run(m)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(suite.Run(m))
 }
 
-var suite = stack.Suite{Objects: applicationSQL}
+var suite = stack.Suite{Objects: applicationSQL, Check: func() error { return goleak.Find() }}
 
 // connect creates the client for the URL of a store.
 func connect(store string) (*s3.Client, error) {

@@ -33,7 +33,8 @@ var suite = stack.Suite{
 		"synchronous_commit": "on", // logical decoding reads what was flushed
 	},
 	// A test can do something within this hold.
-	Options: proxy.Options{DrainTimeout: time.Second, Hold: 400 * time.Millisecond},
+	Options:  proxy.Options{DrainTimeout: time.Second, Hold: 400 * time.Millisecond},
+	Parallel: 12,
 }
 
 func TestMain(m *testing.M) {
@@ -42,10 +43,6 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	everyVersion, oldAndNew = stack.Versions(), stack.OldAndNew
-	// These tests wait for servers more than they compute.
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		panic(err)
-	}
 	os.Exit(suite.Run(m, started.stop))
 }
 

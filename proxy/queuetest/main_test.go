@@ -27,7 +27,7 @@ var (
 // The page's worker for a queue of its own needs psycopg, which is the distribution's.
 const python = "/usr/bin/python3"
 
-var suite = stack.Suite{Objects: `CREATE ROLE app LOGIN; ALTER ROLE app SET idle_in_transaction_session_timeout = '2s'`}
+var suite = stack.Suite{Parallel: 4, Objects: `CREATE ROLE app LOGIN; ALTER ROLE app SET idle_in_transaction_session_timeout = '2s'`}
 
 //go:embed testdata/history.sql
 var historySQL string
@@ -45,7 +45,6 @@ func TestMain(m *testing.M) {
 	if *seed == 0 {
 		*seed = int(time.Now().Unix() % 1e6)
 	}
-	_ = flag.Set("test.parallel", "4") // they mostly wait for time to pass
 	dir, err := os.MkdirTemp("", "wf-queues-")
 	if err == nil {
 		modules = filepath.Join(dir, "node_modules")

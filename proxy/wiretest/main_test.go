@@ -30,15 +30,11 @@ BEGIN
 END $$;
 SELECT wirefence.seal('orders', 34, 'holder');`
 
-var suite = stack.Suite{Objects: fixture}
+var suite = stack.Suite{Objects: fixture, Parallel: 4}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	majors = stack.Versions()
-	// These tests wait for servers more than they compute.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
 	os.Exit(suite.Run(m))
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,7 +21,7 @@ import (
 // The distribution's, which has Celery.
 const python = "/usr/bin/python3"
 
-var suite = stack.Suite{Objects: `
+var suite = stack.Suite{Parallel: 8, Objects: `
 	CREATE TABLE runs (at timestamptz DEFAULT now());
 	CREATE TABLE orders (id int);
 	INSERT INTO orders VALUES (1), (2), (3);
@@ -42,8 +41,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	flag.Parse()
-	_ = flag.Set("test.parallel", "8") // they mostly wait for time to pass
 	dir, err := os.MkdirTemp("", "wf-jobs-")
 	if err == nil {
 		program = filepath.Join(dir, "wirefence")
@@ -186,17 +183,9 @@ func play(t *testing.T, j job, l lock) string {
 			"SELECT wirefence.declare_resource('nightly', 'an acquire gives up before the ttl of 3 s is over', preempt_after => '1 s')",
 			"GRANT ALL ON ALL TABLES IN SCHEMA public TO app", "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app")
 	}
-	redis, err := servers.StartRedis(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Close)
-	pooler, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
-		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 1, PoolMode: "transaction", Settings: map[string]string{"ignore_startup_parameters": "options,extra_float_digits"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pooler.Close)
+	redis := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
+	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 1, PoolMode: "transaction", Settings: map[string]string{"ignore_startup_parameters": "options,extra_float_digits"}})).EndWith(t)
 	dir := t.TempDir()
 	args := []string{"zombie", "--watch", "public.totals", "--freeze-when", "SELECT EXISTS (SELECT FROM runs)",
 		"--lock-ends-after", j.lockEndsAfter, "--control", "1s", "--within", "90s", "--term-grace", "5s", "--yes", "-o", "json"}
