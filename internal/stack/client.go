@@ -2,7 +2,6 @@ package stack
 
 import (
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -45,24 +44,13 @@ type Client struct {
 }
 
 func (c *Client) read() {
-	var head [5]byte
 	for {
-		_, err := io.ReadFull(c.Conn, head[:])
-		m := Message{Type: head[0]}
-		if err == nil {
-			size := binary.BigEndian.Uint32(head[1:])
-			if size < 4 {
-				err = fmt.Errorf("a message of type %q has length %d", head[0], size)
-			} else {
-				m.Body = make([]byte, size-4)
-				_, err = io.ReadFull(c.Conn, m.Body)
-			}
-		}
+		msg, err := ReadMessage(c.Conn, 5)
 		c.mu.Lock()
 		if err != nil {
 			c.err = err
 		} else {
-			c.got = append(c.got, m)
+			c.got = append(c.got, Message{Type: msg[0], Body: msg[5:]})
 		}
 		c.mu.Unlock()
 		select {

@@ -25,6 +25,18 @@ func Dial(t testing.TB, addr string) *Client {
 	return NewClient(t, conn)
 }
 
+// Raw is a connection without TLS that nobody reads from, for as long as Patience.
+func Raw(t testing.TB, addr string) net.Conn {
+	t.Helper()
+	conn, err := dial(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(Patience))
+	return conn
+}
+
 // connect connects, by TLS where connections are encrypted.
 func connect(addr string) (net.Conn, error) {
 	conn, err := dial(addr)

@@ -3,7 +3,6 @@ package fencingtest
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -18,17 +17,14 @@ import (
 // A client that sends tiny messages and reads nothing uses little of the proxy's memory.
 func TestPipelineOfTinyMessages(t *testing.T) {
 	w := newWorld(t, 15)
-	conn, err := net.Dial("tcp", w.proxy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	conn := stack.Raw(t, w.proxy)
 	if _, err := conn.Write(stack.Startup(pgproto3.ProtocolVersion30, w.Name)); err != nil {
 		t.Fatal(err)
 	}
 	tiny := []byte(strings.Repeat("C\x00\x00\x00\x06S\x00", 10_000))
 	before := heap()
 	var sent int
+	var err error
 	for sent < 64<<20 && err == nil {
 		if err = conn.SetWriteDeadline(time.Now().Add(2 * time.Second)); err == nil {
 			var n int

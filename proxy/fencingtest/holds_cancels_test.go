@@ -2,8 +2,6 @@ package fencingtest
 
 import (
 	"context"
-	"encoding/binary"
-	"io"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -30,22 +28,7 @@ func newStriker(t *testing.T, server string) *striker {
 	t.Helper()
 	s := &striker{}
 	s.at.Store(-1)
-	s.addr = stack.Scripted(t, func(client net.Conn) {
-		up, err := net.Dial("tcp", server)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer func() { _ = up.Close() }()
-		var answers sync.WaitGroup
-		answers.Go(func() {
-			_, _ = io.Copy(client, up)
-			_ = client.Close()
-		})
-		s.relay(up, client)
-		_ = up.(*net.TCPConn).CloseWrite()
-		answers.Wait()
-	})
+	s.addr = stack.Relayed(t, server, s.relay, nil)
 	return s
 }
 
@@ -56,14 +39,10 @@ func (s *striker) arm(at int) {
 }
 
 // relay passes messages on one by one; the first has no type.
-func (s *striker) relay(to io.Writer, from io.Reader) {
+func (s *striker) relay(to, from net.Conn) {
 	for head := 4; ; head = 5 {
-		msg := make([]byte, head)
-		if _, err := io.ReadFull(from, msg); err != nil {
-			return
-		}
-		msg = append(msg, make([]byte, binary.BigEndian.Uint32(msg[head-4:])-4)...)
-		if _, err := io.ReadFull(from, msg[head:]); err != nil {
+		msg, err := stack.ReadMessage(from, head)
+		if err != nil {
 			return
 		}
 		if head == 5 && s.sent.Add(1)-1 == s.at.Load() {

@@ -26,19 +26,7 @@ type distance struct {
 func far(t *testing.T, server string, roundTrip time.Duration) *distance {
 	t.Helper()
 	d := &distance{way: roundTrip / 2}
-	d.addr = stack.Scripted(t, func(client net.Conn) {
-		up, err := net.Dial("tcp", server)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer func() { _ = up.Close() }()
-		var both sync.WaitGroup
-		both.Go(func() { d.pass(up, client, nil) })
-		d.pass(client, up, &d.answers)
-		_ = client.Close()
-		both.Wait()
-	})
+	d.addr = stack.Relayed(t, server, func(to, from net.Conn) { d.pass(to, from, nil) }, func(to, from net.Conn) { d.pass(to, from, &d.answers) })
 	return d
 }
 
@@ -58,7 +46,6 @@ func (d *distance) pass(to, from net.Conn, reads *atomic.Int64) {
 			<-late.C
 			_, _ = to.Write(c.bytes)
 		}
-		_ = to.(*net.TCPConn).CloseWrite()
 	})
 	for {
 		b := make([]byte, 32<<10)

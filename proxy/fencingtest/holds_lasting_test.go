@@ -85,17 +85,10 @@ func TestStatementsWithPausesAreHeldWhereHoldsLast(t *testing.T) {
 // slowToOpen starts a network on which a connection to a server takes a while to open, as a login
 // by SCRAM does on a busy machine.
 func slowToOpen(t *testing.T, server string) (addr string) {
-	return stack.Scripted(t, func(client net.Conn) {
+	return stack.Relayed(t, server, func(up, client net.Conn) {
 		time.Sleep(200 * time.Millisecond)
-		up, err := net.Dial("tcp", server)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		go func() { _, _ = io.Copy(client, up) }()
 		_, _ = io.Copy(up, client)
-		_ = up.Close()
-	})
+	}, nil)
 }
 
 // A table is guarded while a session holds by a comment, which a guard can't see. The session

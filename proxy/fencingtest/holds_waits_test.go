@@ -87,11 +87,7 @@ func (g *gated) Read(b []byte) (int, error) {
 func TestSlowReaders(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		w.preempt(t, nil)
-		conn, err := net.Dial("tcp", w.proxy)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := &gated{conn, make(chan struct{})}
+		g := &gated{stack.Raw(t, w.proxy), make(chan struct{})}
 		c := &client{Client: stack.NewClient(t, g)}
 		c.Write(stack.Startup(pgproto3.ProtocolVersion30, w.Name, "user", "app", "options", "-c wirefence.token=orders=34"))
 		const queries = 10

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -133,10 +132,7 @@ func TestWaitingStandby(t *testing.T) {
 	s.lease.set("")
 	all := []<-chan error{s.comes(t), s.comesByTLS(t)}
 	s.waiting(t, 2)
-	gone, err := net.Dial("tcp", s.proxy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	gone := stack.Raw(t, s.proxy)
 	if _, err := gone.Write(stack.Startup(pgproto3.ProtocolVersion30, s.Name)); err != nil {
 		t.Fatal(err)
 	}

@@ -23,14 +23,9 @@ func TestAnswersThatAreNotTaken(t *testing.T) {
 	t.Parallel()
 	w := start(t, 15)
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), TLS: w.certificate(t), DrainTimeout: time.Second})
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := stack.Raw(t, addr)
 	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 	_ = conn.(*net.TCPConn).SetWriteBuffer(64 << 10)
-	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
 	// Direct TLS, without an SSLRequest.
 	keys, client := stack.NewKeyUpdater(t, conn, &tls.Config{RootCAs: w.ca.Pool(), ServerName: "proxy.test", NextProtos: []string{"postgresql"}})
 	if _, err := keys.Write(keys.Data(nil, stack.Startup(pgproto3.ProtocolVersion30, "postgres"))); err != nil {
@@ -115,30 +110,16 @@ func TestAServerThatAsksForAnswersAndTakesNothing(t *testing.T) {
 		_, _ = io.Copy(io.Discard, client)
 	})
 	r := stack.Serve(t, proxy.Options{Upstream: "postgres://" + server + "/?sslmode=verify-full&sslnegotiation=direct&sslrootcert=" + w.ca.CAFile, Mode: proxy.Off})
-	conn, err := net.Dial("tcp", r.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
-	if _, err := conn.Write(stack.Startup(pgproto3.ProtocolVersion30, "postgres")); err != nil {
-		t.Fatal(err)
-	}
+	client := stack.NewClient(t, stack.Raw(t, r.Addr))
+	client.Write(stack.Startup(pgproto3.ProtocolVersion30, "postgres"))
 	query, _ := (&pgproto3.Query{String: strings.Repeat("-", size)}).Encode(nil)
 	wrote := make(chan error, 1)
 	go func() {
-		_, err := conn.Write(bytes.Repeat(query, queries))
+		_, err := client.Conn.Write(bytes.Repeat(query, queries))
 		wrote <- err
 	}()
-	front, notices := pgproto3.NewFrontend(conn, nil), 0
-	for notices < updates {
-		msg, err := front.Receive()
-		if err != nil {
-			t.Fatalf("after %d notices: %v", notices, err)
-		}
-		if _, is := msg.(*pgproto3.NoticeResponse); is {
-			notices++
-		}
+	for range updates {
+		client.Until("N")
 	}
 	if err := errors.Join(<-wrote, <-read); err != nil {
 		t.Error(err)

@@ -122,7 +122,7 @@ func TestTLSHandshakes(t *testing.T) {
 		{"asked for, ALPN", request, &tls.Config{NextProtos: []string{"postgresql"}}, false},
 		{"asked for, another protocol", request, &tls.Config{NextProtos: []string{"http/1.1"}}, true},
 	} {
-		conn := dial(t, addr)
+		conn := stack.Raw(t, addr)
 		if c.before != "" {
 			_, _ = io.WriteString(conn, c.before)
 			var answer [1]byte
@@ -147,7 +147,7 @@ func TestTLSHandshakes(t *testing.T) {
 		request + "\x16\x03\x01\x00\x05hello", // in one packet: somebody in the middle
 		"\x16\x03\x01\x00\x05hello", "\x16", "\x16\xff\xff\xff\xff",
 	} {
-		conn := dial(t, addr)
+		conn := stack.Raw(t, addr)
 		_, _ = io.WriteString(conn, text)
 		_ = conn.(*net.TCPConn).CloseWrite()
 		answer, err := io.ReadAll(conn)
@@ -158,17 +158,6 @@ func TestTLSHandshakes(t *testing.T) {
 			t.Errorf("%q is answered by %q, %v", text, answer, err)
 		}
 	}
-}
-
-func dial(t *testing.T, addr string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
-	return conn
 }
 
 // Over TLS a session is as good as without: notices and notifications while it
@@ -270,7 +259,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	defer first.Close(t.Context())
 	shown := func() int64 {
 		t.Helper()
-		secure := tls.Client(dial(t, addr), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"postgresql"}})
+		secure := tls.Client(stack.Raw(t, addr), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"postgresql"}})
 		if err := secure.Handshake(); err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,7 @@ func TestAnythingButAPassword(t *testing.T) {
 	for name, file := range map[string]string{"the server asks": "", "the proxy asks": w.userFile(t, []string{"alice"})} {
 		addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: file})
 		for _, answer := range []string{"Q\x00\x00\x00\x0dSELECT 1\x00", "Q\x3f\xff\xff\xff", "p\x00\x00\x00\x00"} {
-			conn := dial(t, addr)
+			conn := stack.Raw(t, addr)
 			if _, err := conn.Write(append(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice"), answer...)); err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +87,7 @@ func TestSilenceToTheProxy(t *testing.T) {
 	w := start(t, 15)
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{
 		Upstream: w.upstream("sslmode=disable"), AuthFile: w.userFile(t, []string{"alice"}), StartupTimeout: time.Second})
-	conn := dial(t, addr)
+	conn := stack.Raw(t, addr)
 	if _, err := conn.Write(stack.Startup(pgproto3.ProtocolVersion30, "postgres", "user", "alice")); err != nil {
 		t.Fatal(err)
 	}
@@ -107,12 +107,12 @@ func TestCancelRequestsAreBounded(t *testing.T) {
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: "postgres://" + slow + "/?sslmode=disable", MaxConnections: 2, MaxAddressLogins: 1000, ConnectTimeout: time.Minute})
 	const request = "\x00\x00\x00\x10\x04\xd2\x16\x2epid.key."
 	for range 102 { // as many as may be on their way in beside two sessions
-		if _, err := io.WriteString(dial(t, addr), request); err != nil {
+		if _, err := io.WriteString(stack.Raw(t, addr), request); err != nil {
 			t.Fatal(err)
 		}
 		<-came
 	}
-	next := dial(t, addr)
+	next := stack.Raw(t, addr)
 	_, _ = io.WriteString(next, request)
 	_ = next.SetDeadline(time.Now().Add(10 * time.Second)) // less than a server may take
 	if _, err := next.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -173,7 +173,7 @@ func TestQueryBehindALogin(t *testing.T) {
 	w := start(t, 15)
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), AuthFile: w.userFile(t, []string{"alice"})})
 	for password, want := range map[string]string{"open sesame": "behind the login", "wrong": "C28P01\x00"} {
-		conn := dial(t, addr)
+		conn := stack.Raw(t, addr)
 		client, _ := scram.NewClient(scram.Credentials{Password: password}, []string{scram.Mechanism}, nil)
 		first, err := client.First()
 		if err != nil {

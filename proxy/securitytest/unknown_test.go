@@ -22,7 +22,7 @@ func TestUnknownUsersAreShownTheIterationsOfKnownOnes(t *testing.T) {
 		Upstream: w.upstream("sslmode=disable"), AuthQuery: "SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1", DatabaseURL: w.admin(),
 	})
 	wants(t, "a known user", outcome(t, addr, "sslmode=disable user=strong password='open sesame'"), "logged in")
-	conn := dial(t, addr)
+	conn := stack.Raw(t, addr)
 	client, _ := scram.NewClient(scram.Credentials{Password: "a guess"}, []string{scram.Mechanism}, nil)
 	first, err := client.First()
 	if err != nil {

@@ -197,26 +197,16 @@ type cancelCounter struct {
 // countingCancels relays to a server, and counts the cancel requests.
 func countingCancels(t *testing.T, addr string) *cancelCounter {
 	c := &cancelCounter{}
-	c.addr = stack.Scripted(t, func(client net.Conn) {
-		defer client.Close()
-		head := make([]byte, 8)
-		server, err := net.Dial("tcp", addr)
+	c.addr = stack.Relayed(t, addr, func(server, client net.Conn) {
+		first, err := stack.ReadMessage(client, 4)
 		if err != nil {
 			return
 		}
-		defer server.Close()
-		if _, err := io.ReadFull(client, head); err != nil {
-			return
-		}
-		if binary.BigEndian.Uint32(head[4:]) == 80877102 {
+		if len(first) >= 8 && binary.BigEndian.Uint32(first[4:]) == 80877102 {
 			c.cancels.Add(1)
 		}
-		_, _ = server.Write(head)
-		go func() {
-			_, _ = io.Copy(server, client)
-			_ = server.(*net.TCPConn).CloseWrite()
-		}()
-		_, _ = io.Copy(client, server)
-	})
+		_, _ = server.Write(first)
+		_, _ = io.Copy(server, client)
+	}, nil)
 	return c
 }

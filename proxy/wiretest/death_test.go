@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -154,7 +155,8 @@ func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 18)
 	addr := stackProxy(t, pl, proxy.Options{})
-	conn := rawDial(t, addr)
+	conn := stack.Raw(t, addr)
+	_ = conn.SetDeadline(time.Time{})
 	queries := encoded(q("SELECT repeat('z', 1000) FROM generate_series(1, 30000)"), q("INSERT INTO t VALUES (1, 'slow')"))
 	if _, err := conn.Write(append(stack.Startup(v30, pl.Name), queries...)); err != nil {
 		t.Fatal(err)

@@ -128,8 +128,7 @@ func TestDrainDuringALogin(t *testing.T) {
 	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{HBA: "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})).EndWith(t)
 	stack.Exec(t, pg.URL("postgres"), "CREATE ROLE scram LOGIN PASSWORD 'secret'")
 	r := start(t, "postgres://"+pg.Addr()+"/", proxy.Options{DrainTimeout: stack.Patience})
-	conn := rawDial(t, r.Addr)
-	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
+	conn := stack.Raw(t, r.Addr)
 	if _, err := conn.Write(stack.Startup(v30, "postgres", "user", "scram")); err != nil {
 		t.Fatal(err)
 	}

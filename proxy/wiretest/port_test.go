@@ -5,7 +5,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/wirefence/wirefence/internal/stack"
 )
@@ -13,12 +12,8 @@ import (
 // converse writes bytes, closes its half if asked, and returns all that comes.
 func converse(t *testing.T, addr, text string, half bool) string {
 	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := stack.Raw(t, addr)
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
 	}
@@ -81,12 +76,7 @@ func TestEncryptionIsDeclined(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
 	addr := stack.PlainProxy(t, pl.Postgres)
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(stack.Patience))
+	conn := stack.Raw(t, addr)
 	for _, request := range []string{"\x00\x00\x00\x08\x04\xd2\x16\x30", "\x00\x00\x00\x08\x04\xd2\x16\x2f"} {
 		answer := make([]byte, 1)
 		if _, err := io.WriteString(conn, request); err != nil {

@@ -2,7 +2,6 @@ package wiretest
 
 import (
 	"crypto/tls"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -66,15 +65,4 @@ func start(t testing.TB, upstream string, o proxy.Options) *stack.Running {
 	}
 	t.Cleanup(func() { _ = r.Stop() })
 	return r
-}
-
-// rawDial connects without reading.
-func rawDial(t testing.TB, addr string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
 }
