@@ -12,28 +12,17 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
 // migrated makes a database in an encoding.
 func migrated(t *testing.T, server *servers.Postgres, encoding string) *pgx.Conn {
 	t.Helper()
-	ctx := context.Background()
-	admin, err := pgx.Connect(ctx, server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close(ctx)
 	name := strings.ToLower(encoding)
-	if _, err := admin.Exec(ctx, "CREATE DATABASE "+name+" TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C' ENCODING "+encoding); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.Connect(ctx, server.URL(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(ctx) })
-	if err := migrations.Apply(ctx, conn, nil); err != nil {
+	stack.Exec(t, server.URL("postgres"), "CREATE DATABASE "+name+" TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C' ENCODING "+encoding)
+	conn := stack.Connect(t, server.URL(name))
+	if err := migrations.Apply(t.Context(), conn, nil); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -41,12 +30,8 @@ func migrated(t *testing.T, server *servers.Postgres, encoding string) *pgx.Conn
 
 func TestCalls(t *testing.T) {
 	ctx := context.Background()
-	server, err := servers.StartPostgres(ctx, servers.PostgresConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() { goleak.VerifyNone(t) })
-	t.Cleanup(server.Close)
+	server := stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{})).EndWith(t)
 	for _, encoding := range []string{"UTF8", "LATIN1"} {
 		t.Run(encoding, func(t *testing.T) {
 			conn := migrated(t, server, encoding)

@@ -61,18 +61,19 @@ func TestMain(m *testing.M) {
 	if signal.Ignored(syscall.SIGHUP) { // as under nohup: commands would ignore it, too
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
-	status := m.Run()
-	for _, end := range shared.closers {
-		end()
-	}
-	os.Exit(status)
+	os.Exit(suite.Run(m, func() {
+		for _, end := range shared.closers {
+			end()
+		}
+	}))
 }
+
+var suite stack.Suite
 
 // shared are the servers that the tests have in common, started by the first
 // that wants them.
 var shared struct {
 	mu        sync.Mutex
-	postgres  *servers.Postgres
 	redis     *servers.Redis
 	etcd      *servers.Etcd
 	zookeeper *servers.ZooKeeper
@@ -101,9 +102,7 @@ func share[S interface {
 
 func postgres(t *testing.T) *servers.Postgres {
 	t.Helper()
-	return share(t, &shared.postgres, func(ctx context.Context) (*servers.Postgres, error) {
-		return servers.StartPostgres(ctx, servers.PostgresConfig{})
-	})
+	return suite.Server(t, 0)
 }
 
 func redisServer(t *testing.T) *servers.Redis {

@@ -61,15 +61,10 @@ func (s *stage) build(ctx context.Context, o Options, t *timeline) (err error) {
 
 // makeDatabase creates the database with the schema, roles and the application's table.
 func (s *stage) makeDatabase(ctx context.Context) error {
-	root, err := pgx.Connect(ctx, s.postgres.URL("postgres"))
-	if err != nil {
+	if err := s.postgres.Exec(ctx, "postgres", "CREATE DATABASE "+database); err != nil {
 		return err
 	}
-	_, err = root.Exec(ctx, "CREATE DATABASE "+database)
-	_ = root.Close(ctx)
-	if err != nil {
-		return err
-	}
+	var err error
 	if s.conn, err = pgx.Connect(ctx, s.postgres.URL(database)); err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@
 package faulttest
 
 import (
-	"context"
 	"flag"
 	"math/rand/v2"
 	"os"
@@ -21,9 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 var (
@@ -37,68 +34,21 @@ func TestMain(m *testing.M) {
 	if os.Getenv(clientVariable) != "" {
 		os.Exit(runClient())
 	}
-	// The runs wait more than they compute.
-	if err := flag.Set("test.parallel", "4"); err != nil {
-		panic(err)
-	}
-	status := m.Run()
-	if judge.Postgres != nil {
-		judge.Close()
-	}
-	if built != "" {
-		_ = os.RemoveAll(built)
-	}
-	os.Exit(status)
-}
-
-// judge is the server of the runs that do not harm it, once a run has started it.
-var judge struct {
-	sync.Mutex
-	*servers.Postgres
-}
-
-func sharedJudge(t *testing.T) *servers.Postgres {
-	t.Helper()
-	judge.Lock()
-	defer judge.Unlock()
-	if judge.Postgres == nil {
-		pg, err := newJudge(context.Background())
-		if err != nil {
-			t.Fatal(err)
+	os.Exit(suite.Run(m, func() {
+		if built != "" {
+			_ = os.RemoveAll(built)
 		}
-		judge.Postgres = pg
-	}
-	return judge.Postgres
+	}))
 }
 
-func startJudge(t *testing.T) *servers.Postgres {
-	t.Helper()
-	pg, err := newJudge(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pg.Close)
-	return pg
-}
-
-func newJudge(ctx context.Context) (*servers.Postgres, error) {
-	pg, err := servers.StartPostgres(ctx, servers.PostgresConfig{Settings: map[string]string{
+// suite has the judge: the server of the runs that do not harm it.
+var suite = stack.Suite{
+	Objects: "CREATE ROLE " + writerRole + " LOGIN; CREATE ROLE " + issuerRole + " LOGIN",
+	Settings: map[string]string{
 		"max_connections": "500", "max_replication_slots": "100", "autovacuum": "off",
 		"synchronous_commit": "on", // what was acknowledged outlives a crash
-	}})
-	if err != nil {
-		return nil, err
-	}
-	conn, err := pgx.Connect(ctx, pg.URL("postgres"))
-	if err == nil {
-		_, err = conn.Exec(ctx, "CREATE ROLE "+writerRole+" LOGIN; CREATE ROLE "+issuerRole+" LOGIN")
-		_ = conn.Close(ctx)
-	}
-	if err != nil {
-		pg.Close()
-		return nil, err
-	}
-	return pg, nil
+	},
+	Parallel: 4, // they wait more than they compute
 }
 
 // theSeed is the seed of all runs.

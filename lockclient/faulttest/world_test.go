@@ -61,11 +61,14 @@ func open(t *testing.T, k kind, f fault, d defect, seed uint64) *world {
 	t.Helper()
 	w := &world{kind: k, fault: f, defect: d, seed: seed, progress: make(chan record, 1)}
 	if f.hitsJudge {
-		w.pg = startJudge(t)
+		w.pg = stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Settings: suite.Settings})).EndWith(t)
 	} else {
-		w.pg = sharedJudge(t)
+		w.pg = suite.Server(t, 0)
 	}
-	w.database = stack.Database(t, w.pg)
+	var err error
+	if w.database, err = stack.CreateDatabase(t.Context(), w.pg, suite.Objects); err != nil {
+		t.Fatal(err)
+	}
 	w.prepare(t)
 	w.store = k.start(t, w)
 	link := func(addr string) *servers.Link {

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -131,19 +130,14 @@ func (r *rig) rows(t *testing.T, table string) (n int) {
 // asleep waits until a backend runs pg_sleep.
 func (w way) asleep(t *testing.T) {
 	t.Helper()
-	for began := time.Now(); ; {
+	stack.Eventually(t, "a backend sleeps", func() bool {
 		var found bool
 		err := w.rig.admin.QueryRow(context.Background(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())").Scan(&found)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found {
-			return
-		}
-		if time.Since(began) > time.Minute {
-			t.Fatal("no backend sleeps")
-		}
-	}
+		return found
+	})
 }
 
 // version is the server's, in full.
