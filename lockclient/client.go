@@ -44,13 +44,17 @@ type Client struct {
 
 // New makes a client on a store. The caller still owns the store: Close ends the client's
 // leases and goroutines, then the caller may close the store. The error is ErrUnsealed if
-// nothing would seal the grants and Options.Unsealed does not permit that.
+// nothing would seal the grants and Options.Unsealed does not permit that, and ErrTransient if
+// the store can't do what Options.KeepFor asks for.
 func New(store Store, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, fmt.Errorf("lock client options: %w", err)
 	}
 	if !opts.Unsealed && !Sealed(store, opts.Sealers...) {
 		return nil, ErrUnsealed
+	}
+	if !opts.keepableIn(store) {
+		return nil, ErrTransient
 	}
 	return &Client{
 		store: store, opts: opts.withDefaults(),
@@ -105,6 +109,9 @@ func (c *Client) options(resource fence.Resource, with []AcquireOption) (*Option
 	}
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("options of the acquire: %w", err)
+	}
+	if !o.keepableIn(c.store) {
+		return nil, ErrTransient
 	}
 	o = o.withDefaults()
 	return &o, nil

@@ -36,6 +36,9 @@ func Permanent(err error) bool { return errors.As(err, new(*PermanentError)) }
 var ErrUnsealed = errors.New("nothing seals the grants of this store, so a former holder could still commit: " +
 	"set Options.Sealers, or Options.Unsealed to permit that")
 
+// ErrTransient is the error of a client with Options.KeepFor on a store that is a Transient.
+var ErrTransient = errors.New("leases in this store end with the process that acquired them, so none can be kept beyond it")
+
 // Reasons for which a lease ends. The cause of Lease.Context is an *EndError with
 // exactly one of them.
 var (
@@ -53,6 +56,8 @@ var (
 	ErrFailover = errors.New("lease ended by a failover of the database")
 	// ErrReleased says that Release or Client.Close was called.
 	ErrReleased = errors.New("lease released")
+	// ErrKept says that Lease.Keep was called, and left the lease taken.
+	ErrKept = errors.New("lease kept")
 	// ErrDetached says that Lease.Detach was called.
 	ErrDetached = errors.New("lease detached")
 	// ErrMaxHold says that the lease reached Options.MaxHold.
@@ -115,7 +120,7 @@ type EndError struct {
 	Resource fence.Resource
 	Token    fence.Token
 	// Reason is one of ErrExpired, ErrLost, ErrRevoked, ErrFailover, ErrReleased,
-	// ErrDetached, ErrMaxHold and ErrUnreachable.
+	// ErrKept, ErrDetached, ErrMaxHold and ErrUnreachable.
 	Reason error
 	// Last is the store's last error, for ErrUnreachable.
 	Last error
@@ -186,9 +191,11 @@ func (e *EffectError) Unwrap() []error {
 	return chain
 }
 
-// isOthers reports that the lease now belongs to another holder or process, which renews
-// and frees it.
-func (e *EndError) isOthers() bool { return e.Reason == ErrLost || e.Reason == ErrDetached }
+// isOthers reports that the lease isn't this one's to free: it belongs to another holder or
+// process, or it was kept.
+func (e *EndError) isOthers() bool {
+	return e.Reason == ErrLost || e.Reason == ErrDetached || e.Reason == ErrKept
+}
 
 // contextError returns the error for a caller whose context has ended: the error of the
 // context, and its cause if that differs.

@@ -23,6 +23,7 @@ type Lease struct {
 	id         string // of the grant, a secret
 	holder     string
 	acquiredAt moment // before the request of the acquire was sent
+	grantedAt  moment // when the acquire returned
 	disclaim   func() // lets other acquires use the id
 
 	due time.Duration // the age of the first renewal
@@ -37,7 +38,7 @@ type Lease struct {
 	timer    *time.Timer   // starts the renewing goroutine, then ends the lease
 	renewing bool          // the renewing goroutine was started
 	ended    *EndError     // nil while held
-	asking   bool          // a renewal waits for its answer
+	asking   chan struct{} // closed at the answer to a renewal; nil while none waits for its answer
 	failure  error         // of the last renewal, nil if it succeeded
 
 	releasing chan struct{} // holds one element while nobody is in Release
@@ -64,6 +65,7 @@ func (l *Lease) start(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.opts.now()
+	l.grantedAt = now
 	elapsed := now.since(l.acquiredAt)
 	due := withJitter(l.opts.RenewEvery) - elapsed
 	l.due = elapsed + due
@@ -138,7 +140,7 @@ func (l *Lease) Err() error {
 // Remaining returns for how long nobody else can get the lease: the time until the
 // store's expiry, which is Options.Margin after the end of the context. After a
 // revocation or a failover it is at most Options.Margin; then the client frees the
-// resource. It is 0 if the lease was lost, released or detached.
+// resource. It is 0 if the lease was lost, released, kept or detached.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +186,7 @@ func (l *Lease) checkLocked(now moment) *EndError {
 		l.endLocked(ErrMaxHold, nil)
 	case l.failure != nil:
 		l.endLocked(ErrUnreachable, l.failure)
-	case l.asking:
+	case l.asking != nil:
 		l.endLocked(ErrUnreachable, errors.New("no answer to a renewal"))
 	default:
 		l.endLocked(ErrExpired, nil)
@@ -216,7 +218,7 @@ func (l *Lease) endWith(ended *EndError) {
 		close(l.stopped)
 	}
 	log := l.opts.Logger.Warn
-	if ended.Reason == ErrReleased || ended.Reason == ErrDetached {
+	if ended.Reason == ErrReleased || ended.Reason == ErrKept || ended.Reason == ErrDetached {
 		log = l.opts.Logger.Debug
 	}
 	log("lease ended", "resource", l.resource, "token", l.token, "holder", l.holder, "reason", l.ended)
@@ -243,9 +245,17 @@ func (l *Lease) Detach() (remaining time.Duration, err error) {
 
 // Release ends the lease and frees the resource unless another holder has it. It returns
 // when the goroutine of the lease, if any, has ended. A second call does nothing if the
-// first succeeded; otherwise it tries again. Release leaves a detached lease alone.
+// first succeeded; otherwise it tries again. Release leaves a kept or detached lease alone.
 func (l *Lease) Release(ctx context.Context) error {
-	isOthers := l.end(ErrReleased).isOthers()
+	if l.end(ErrReleased).isOthers() {
+		return l.giveUp(ctx, func(context.Context) error { return nil })
+	}
+	return l.giveUp(ctx, l.free)
+}
+
+// giveUp gives up a lease that has ended here, in the store by last. It returns when the
+// goroutine of the lease, if any, has ended.
+func (l *Lease) giveUp(ctx context.Context, last func(context.Context) error) error {
 	select {
 	case <-l.releasing:
 		defer func() {
@@ -255,8 +265,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	case <-ctx.Done():
 		return contextError(ctx, "releasing the lease of", l.resource)
 	}
-	if !l.freed && !isOthers {
-		if err := l.free(ctx); err != nil {
+	if !l.freed {
+		if err := last(ctx); err != nil {
 			return err
 		}
 	}

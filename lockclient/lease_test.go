@@ -57,7 +57,7 @@ func wantEnd(t testing.TB, lease *lockclient.Lease, reason error) time.Duration 
 	start := time.Now()
 	<-lease.Context().Done()
 	cause := context.Cause(lease.Context())
-	for _, each := range []error{lockclient.ErrExpired, lockclient.ErrLost, lockclient.ErrRevoked, lockclient.ErrFailover, lockclient.ErrReleased, lockclient.ErrDetached, lockclient.ErrMaxHold, lockclient.ErrUnreachable} {
+	for _, each := range []error{lockclient.ErrExpired, lockclient.ErrLost, lockclient.ErrRevoked, lockclient.ErrFailover, lockclient.ErrReleased, lockclient.ErrKept, lockclient.ErrDetached, lockclient.ErrMaxHold, lockclient.ErrUnreachable} {
 		if got := errors.Is(cause, each); got != (each == reason) {
 			t.Errorf("cause %q is %q: %v", cause, each, got)
 		}

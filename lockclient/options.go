@@ -51,6 +51,10 @@ type Options struct {
 	// NoMaxHold for no limit. At the limit the context of the lease ends; the store
 	// frees the resource on Release, or a TTL after the last renewal.
 	MaxHold time.Duration
+	// KeepFor is how long behind its grant Lease.Keep leaves a lease taken at least: 0 to 366
+	// days, default 0, with which Keep is Release. It counts from when the acquire returned.
+	// A store that is a Transient can't do it.
+	KeepFor time.Duration
 	// Holder is the readable name of this process in the store, in resource_locks and in
 	// errors of other clients: up to 160 bytes of printable UTF-8, default host:pid.
 	// Every grant appends a text of its own to it (HolderOf).
@@ -77,6 +81,9 @@ type AcquireOption func(*Options)
 func WithTTL(ttl time.Duration) AcquireOption {
 	return func(o *Options) { o.TTL, o.Margin, o.RenewEvery = ttl, 0, 0 }
 }
+
+// WithKeepFor replaces Options.KeepFor.
+func WithKeepFor(d time.Duration) AcquireOption { return func(o *Options) { o.KeepFor = d } }
 
 // WithHolder replaces Options.Holder.
 func WithHolder(name string) AcquireOption { return func(o *Options) { o.Holder = name } }
@@ -141,6 +148,8 @@ func (o Options) Validate() error {
 	check(o.RenewEvery > 0, "RenewEvery %v is not positive", o.RenewEvery)
 	check(o.RenewEvery <= (o.TTL-o.Margin)*3/4, "RenewEvery %v is more than three quarters of TTL %v less Margin %v", o.RenewEvery, o.TTL, o.Margin)
 	check(o.MaxHold > 0 || o.MaxHold == NoMaxHold, "MaxHold %v is not positive", o.MaxHold)
+	check(o.KeepFor >= 0, "KeepFor %v is negative", o.KeepFor)
+	check(o.KeepFor <= maxTTL, "KeepFor %v is more than %v", o.KeepFor, maxTTL)
 	check(o.RetryMin > 0, "RetryMin %v is not positive", o.RetryMin)
 	check(o.RetryMax >= o.RetryMin, "RetryMax %v is less than RetryMin %v", o.RetryMax, o.RetryMin)
 	if o.Source != "" {

@@ -44,7 +44,7 @@ func (l *Lease) renewUntilEnd(age time.Duration) {
 // changes nothing.
 func (l *Lease) renew(sent moment) bool {
 	l.mu.Lock()
-	l.asking = true
+	l.asking = make(chan struct{})
 	timeout := l.left(sent) / 2
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
@@ -66,7 +66,8 @@ func (l *Lease) recordAnswer(sent moment, held bool, err error) bool {
 	if l.checkLocked(l.opts.now()) != nil {
 		return false
 	}
-	l.asking = false
+	close(l.asking)
+	l.asking = nil
 	if err != nil {
 		l.failure = err
 		l.opts.Logger.Warn("cannot renew lease", "resource", l.resource, "token", l.token, "error", err)
@@ -91,11 +92,24 @@ func (l *Lease) compareGrant(held bool) bool {
 	if l.checkLocked(l.opts.now()) != nil {
 		return false
 	}
+	end := l.compared(grants, held)
+	if end == nil {
+		return true
+	}
+	if end.lockedOut() {
+		l.freeAfterMargin(held)
+	}
+	l.endWith(end)
+	return false
+}
+
+// compared returns why the lease is lost by the last recorded grants; nil if it isn't.
+func (l *Lease) compared(grants []fence.Grant, held bool) *EndError {
 	end := &EndError{Resource: l.resource, Token: l.token, Reason: ErrLost}
 	differs := slices.IndexFunc(grants, func(last fence.Grant) bool { return last.Former || last.Token != l.token })
 	switch {
 	case differs < 0 && held:
-		return true
+		return nil
 	case differs < 0:
 	case grants[differs].Former || grants[differs].Token < l.token:
 		end.Reason = ErrFailover
@@ -105,11 +119,7 @@ func (l *Lease) compareGrant(held bool) bool {
 			end.Reason = ErrRevoked
 		}
 	}
-	if end.lockedOut() {
-		l.freeAfterMargin(held)
-	}
-	l.endWith(end)
-	return false
+	return end
 }
 
 // causeTimeout bounds the delay before a lease that the store no longer has ends;

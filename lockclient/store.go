@@ -29,7 +29,8 @@ type Store interface {
 	Acquire(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (Attempt, error)
 
 	// Renew restarts the ttl if the grant has the lease, and reports whether it has. It
-	// never revives a lease that has ended.
+	// never revives a lease that has ended. With a longer ttl than before the lease lasts as
+	// long; with a shorter one it may last as long as before.
 	Renew(ctx context.Context, resource fence.Resource, grant string, ttl time.Duration) (held bool, err error)
 
 	// Release frees the resource if the grant has the lease, and reports whether it
@@ -90,6 +91,14 @@ type Counter interface {
 	// It changes nothing. A count below what PostgreSQL has recorded does no harm to a
 	// client that seals: the next grant raises it.
 	Counted(ctx context.Context, resource fence.Resource) (fence.Token, error)
+}
+
+// Transient is implemented by a store that can't leave a lease taken for longer than its process
+// lives.
+type Transient interface {
+	// EndsWithProcess reports whether leases end with the process that acquired them,
+	// whatever their ttl.
+	EndsWithProcess() bool
 }
 
 // Examiner is implemented by a store that can tell what in the set-up of its servers costs

@@ -198,6 +198,12 @@ func (m measured) Raise(ctx context.Context, resource fence.Resource, token fenc
 	return m.Whole.Raise(ctx, resource, token)
 }
 
+// EndsWithProcess implements lockclient.Transient.
+func (m measured) EndsWithProcess() bool {
+	transient, ok := m.Whole.(lockclient.Transient)
+	return ok && transient.EndsWithProcess()
+}
+
 func (m measured) Look(ctx context.Context, resource fence.Resource) (attempt lockclient.Attempt, err error) {
 	defer m.stores.measure("look", time.Now(), &err)
 	return m.Whole.Look(ctx, resource)

@@ -34,6 +34,8 @@ func Run(t *testing.T, open func(t testing.TB) lockclient.Store) {
 		{"held by another", s.heldByAnother},
 		{"acquire repeated by the holder", s.acquireRepeated},
 		{"renew", s.renew},
+		{"renew with another ttl", s.renewOtherwise},
+		{"keep", s.keep},
 		{"release", s.release},
 		{"a lease expires", s.expires},
 		{"raise", s.raise},

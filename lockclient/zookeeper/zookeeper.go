@@ -89,6 +89,8 @@ var (
 	_ lockclient.Notifier = (*Store)(nil)
 	_ lockclient.Looker   = (*Store)(nil)
 	_ lockclient.Counter  = (*Store)(nil)
+
+	_ lockclient.Transient = (*Store)(nil)
 )
 
 // New makes a store. It connects at the first request.
@@ -214,6 +216,9 @@ func (s *Store) Free(ctx context.Context, resource fence.Resource, holder string
 		return held, err
 	})
 }
+
+// EndsWithProcess implements lockclient.Transient: the node of a lease goes with its session.
+func (s *Store) EndsWithProcess() bool { return true }
 
 // Raise implements lockclient.Store.
 func (s *Store) Raise(ctx context.Context, resource fence.Resource, token fence.Token) error {
