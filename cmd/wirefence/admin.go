@@ -242,10 +242,10 @@ func drainOnce(server *api.Server, timeout time.Duration) func() time.Time {
 }
 
 // awaitEffects returns when the open effects have ended, when the time to drain is
-// over, or at another signal.
-func (a *admin) awaitEffects(signals <-chan os.Signal) {
+// over, or at another signal. It reports whether there was no such signal.
+func (a *admin) awaitEffects(signals <-chan os.Signal) bool {
 	if a.api == nil {
-		return
+		return true
 	}
 	// Without sessions, the proxy may have drained before the API has begun to.
 	ctx, cancel := context.WithDeadline(context.Background(), a.drain())
@@ -257,9 +257,11 @@ func (a *admin) awaitEffects(signals <-chan os.Signal) {
 	}()
 	select {
 	case <-ended:
+		return true
 	case <-signals:
 		cancel()
 		<-ended
+		return false
 	}
 }
 

@@ -151,10 +151,14 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 		d.sidecar.release(releaseAtOnce, d.log)
 		return err
 	}
-	admin.awaitEffects(signals.ends)
+	quietly, failure := admin.awaitEffects(signals.ends), d.schema.failed()
 	d.log.Info("drained")
-	d.sidecar.release(releaseTime, d.log)
-	return d.schema.failed()
+	if quietly && failure == nil {
+		d.sidecar.keep(d.log)
+	} else {
+		d.sidecar.release(releaseTime, d.log)
+	}
+	return failure
 }
 
 // newRegistry makes the registry of a proxy, with the metrics of the process.

@@ -56,6 +56,7 @@ type LeaseSettings struct {
 	SealSettings
 	TTL     time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"20ms..8784h" help:"time that the store keeps a lease without a renewal"`
 	MaxHold time.Duration `env:"WIREFENCE_MAX_HOLD" group:"Leases" envDefault:"24h" range:"1ms.." help:"longest time that a lease is kept, renewals included"`
+	KeepFor time.Duration `env:"WIREFENCE_KEEP_FOR" group:"Leases" envDefault:"0s" range:"0..8784h" help:"time from its grant for which a lease [stays taken](holding.md#keeping-a-lease-beyond-its-work) at least if its work has succeeded: the command of ~wirefence lock~ with status 0, or a sidecar until ~SIGTERM~. ~0s~: it is free at once. Not with ZooKeeper"`
 	Holder  string        `env:"WIREFENCE_HOLDER" group:"Leases" type:"name" help:"readable name of the holder; by default host and process id"`
 	// Unsealed permits what the first promise of the README excludes.
 	Unsealed bool `env:"WIREFENCE_UNSEALED" group:"Leases" envDefault:"false" help:"permit leases in another store than PostgreSQL without ~WIREFENCE_DATABASE_URL~. Their grants aren't sealed, so a former holder [can commit](stores.md#without-a-seal) until the new token's first write"`
@@ -267,9 +268,13 @@ func (l *leases) close() {
 // client makes a client that takes leases in the store.
 func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client, error) {
 	logRedisTo(log)
-	return lockclient.New(l.store, lockclient.Options{
-		Sealers: l.sealers(), Unsealed: cfg.Unsealed, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, Holder: cfg.Holder, Logger: log,
+	client, err := lockclient.New(l.store, lockclient.Options{
+		Sealers: l.sealers(), Unsealed: cfg.Unsealed, Source: l.source, TTL: cfg.TTL, MaxHold: cfg.MaxHold, KeepFor: cfg.KeepFor, Holder: cfg.Holder, Logger: log,
 	})
+	if errors.Is(err, lockclient.ErrTransient) {
+		err = fmt.Errorf("WIREFENCE_KEEP_FOR: %w", err)
+	}
+	return client, err
 }
 
 // SealSettings name the databases in which grants are sealed besides the one of

@@ -41,6 +41,10 @@ The command's process group, and on Linux what has left it, is ended before anyo
 else can get the lease, and when the command itself has ended. Under another
 wirefence lock it carries the fences of both.
 
+The lease is free again when the command has ended. With --keep-for 10m it stays taken
+until 10 minutes after its grant if the command has succeeded, so that two hosts with
+one schedule run a short job once. After a failure it is free at once.
+
 Leases are in the database of WIREFENCE_DATABASE_URL, or in the store that a setting
 such as WIREFENCE_REDIS_URL names. All competitors must use the same store.
 
@@ -55,7 +59,7 @@ if the command has ended by itself. Otherwise:
          far from this version; the command was not started
     126  the command can't be run, or its listener can't be opened
     127  the command isn't there`,
-		Example: "  wirefence lock orders -- ./job.sh\n  wirefence lock -- -orders -- ./job.sh",
+		Example: "  wirefence lock orders -- ./job.sh\n  wirefence lock -- -orders -- ./job.sh\n  wirefence lock nightly --keep-for 10m -- ./short.sh",
 		Args: func(c *cobra.Command, args []string) error {
 			if _, command := splitLocked(c, args); len(command) == 0 {
 				return usageError{errors.New("wants a resource, two dashes and a command: wirefence lock orders -- ./job.sh")}

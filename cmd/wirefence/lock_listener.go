@@ -56,7 +56,7 @@ func listenerLog(cfg lockSettings) (*slog.Logger, error) {
 	return newLogger(cfg.LogLevel, cfg.LogFormat)
 }
 
-// start returns the lease under which the command runs, whose release closes the listener first.
+// start returns the lease under which the command runs, whose end closes the listener first.
 func (c *carrier) start(lease *lockclient.Lease, options *runner.Options) (runner.Lease, error) {
 	if c == nil {
 		return lease, nil
@@ -109,6 +109,11 @@ func (c *carrier) makeFolder() (err error) {
 		}
 	}
 	return fmt.Errorf("no folder for the listener, which --carry options does without: %w", err)
+}
+
+// Keep ends all sessions, and then keeps the lease.
+func (c *carrier) Keep(ctx context.Context) error {
+	return errors.Join(c.close(), c.Lease.Keep(ctx))
 }
 
 // Release ends all sessions, and then releases the lease.

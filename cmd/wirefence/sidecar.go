@@ -75,6 +75,21 @@ const (
 	releaseAtOnce = time.Second
 )
 
+// keep is release behind an orderly stop: it leaves the lease taken until WIREFENCE_KEEP_FOR
+// after its grant.
+func (s *sidecar) keep(log *slog.Logger) {
+	if s == nil {
+		return
+	}
+	s.work.stop()
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	if err := s.Keep(ctx); err != nil {
+		log.Warn("cannot keep lease, it will expire", "error", err)
+	}
+	s.release(releaseTime, log)
+}
+
 // release gives the lease back and waits for the end of the campaign, which run
 // has begun.
 func (s *sidecar) release(patience time.Duration, log *slog.Logger) {

@@ -194,13 +194,25 @@ func (c *Campaign) serve(lease *lockclient.Lease) error {
 	<-lease.Context().Done()
 	c.setTerm(nil)
 	cause := context.Cause(lease.Context())
-	if errors.Is(cause, lockclient.ErrReleased) {
+	switch {
+	case errors.Is(cause, lockclient.ErrReleased):
 		log.Info("the lease was released")
+		return cause
+	case errors.Is(cause, lockclient.ErrKept):
+		log.Info("the lease is kept for a while, and not renewed any more")
 		return cause
 	}
 	log.Warn("the lease was lost", "error", cause)
 	c.giveUp(lease)
 	return cause
+}
+
+// Keep ends the lease, if it is held, as lockclient.Lease.Keep does. The context of Run has ended.
+func (c *Campaign) Keep(ctx context.Context) error {
+	if t := c.held.Load(); t != nil {
+		return t.lease.Keep(ctx)
+	}
+	return nil
 }
 
 // setTerm notes that the lease was won, or lost if t is nil.

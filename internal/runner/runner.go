@@ -55,6 +55,8 @@ type Lease interface {
 	Term
 	Token() fence.Token
 	Fence() fence.Fence
+	// Keep gives the lease up when the command has succeeded: see lockclient.Lease.Keep.
+	Keep(ctx context.Context) error
 }
 
 var _ Lease = (*lockclient.Lease)(nil)
@@ -81,7 +83,7 @@ type Options struct {
 	// before Run passes signals on isn't lost. While the command runs, the end of Wanted has no
 	// effect.
 	Wanted context.Context
-	// ReleaseTimeout bounds the release at the end: default 5s.
+	// ReleaseTimeout bounds the end of the lease behind the command: default 5s.
 	ReleaseTimeout time.Duration
 }
 
@@ -101,8 +103,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Run runs the command until it ends, ends the rest of its group, and releases the lease. It
-// returns the command's exit status, or 128 plus the number of the signal that killed it. The
+// Run runs the command until it ends, ends the rest of its group, and gives the lease up: it keeps
+// that of a command that has ended by itself with status 0, and releases any other. It returns the command's exit status, or 128 plus the number of the signal that killed it. The
 // error reports other failures; it may accompany the status of a command that ran:
 //
 //   - The lease ended first: the group is ended before another holder can get the
@@ -114,27 +116,29 @@ func (o Options) withDefaults() Options {
 //   - The command was not found or can't be executed: ExitNotFound or
 //     ExitNotExecutable. The latter also if WIREFENCE_FENCE in its environment, the
 //     fence of an outer run, is malformed or leaves no room, or the fence has none in PGAPPNAME.
-//   - The release failed: the lease will expire.
+//   - The lease couldn't be given up: it will expire.
 //
 // Signals to this process are passed on to the group. Only one Run of a process should have a
 // terminal.
 func Run(ctx context.Context, lease Lease, command []string, options Options) (exit int, err error) {
-	return runWithin(ctx, lease, command, options, func(env []string) ([]string, error) {
+	return runWithin(ctx, lease, lease.Keep, command, options, func(env []string) ([]string, error) {
 		return withFence(env, lease, options.ByName, filepath.Base(command[0]))
 	})
 }
 
 // RunWithin is Run without a fence in the command's environment.
 func RunWithin(ctx context.Context, term Term, command []string, options Options) (exit int, err error) {
-	return runWithin(ctx, term, command, options, func(env []string) ([]string, error) { return env, nil })
+	return runWithin(ctx, term, term.Release, command, options, func(env []string) ([]string, error) { return env, nil })
 }
 
-func runWithin(ctx context.Context, lease Term, command []string, options Options, environment func([]string) ([]string, error)) (exit int, err error) {
+// runWithin gives the lease up by succeed if the command has succeeded.
+func runWithin(ctx context.Context, lease Term, succeed func(context.Context) error, command []string, options Options, environment func([]string) ([]string, error)) (exit int, err error) {
 	options = options.withDefaults()
+	giveUp := lease.Release
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), options.ReleaseTimeout)
 		defer cancel()
-		err = errors.Join(err, lease.Release(ctx))
+		err = errors.Join(err, giveUp(ctx))
 	}()
 	if cause := context.Cause(lease.Context()); cause != nil {
 		return ExitLost, fmt.Errorf("command not started: %w", cause)
@@ -165,6 +169,9 @@ func runWithin(ctx context.Context, lease Term, command []string, options Option
 	exit = g.exit()
 	switch {
 	case cause == nil:
+		if exit == 0 {
+			giveUp = succeed
+		}
 		return exit, left
 	case lease.Context().Err() != nil:
 		return ExitLost, errors.Join(fmt.Errorf("command ended: %w", cause), left)

@@ -49,7 +49,8 @@ type held struct {
 
 	mu        sync.Mutex
 	until     time.Time
-	releases  int
+	releases  int // kept ones, too
+	keeps     int
 	onRelease func() error
 }
 
@@ -85,6 +86,13 @@ func (h *held) Remaining() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return max(0, time.Until(h.until))
+}
+
+func (h *held) Keep(ctx context.Context) error {
+	h.mu.Lock()
+	h.keeps++
+	h.mu.Unlock()
+	return h.Release(ctx)
 }
 
 func (h *held) Release(context.Context) error {
@@ -200,6 +208,9 @@ func TestExitStatus(t *testing.T) {
 		if err := j.wantExit(c.exit); (err == nil) != c.ran {
 			t.Errorf("%q: %v", c.command, err)
 		}
+		if kept := j.lease.keeps == 1; kept != (c.exit == 0) {
+			t.Errorf("%q: the lease is kept: %v", c.command, kept)
+		}
 	}
 }
 
@@ -313,11 +324,11 @@ func TestSignalsPassThrough(t *testing.T) {
 func TestAnEndedContextEndsTheCommand(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	j := start(t, ctx, newHeld(), Options{}, "sh", "-c", `trap 'exit 5' TERM; echo $$; while :; do sleep 0.05; done`)
+	j := start(t, ctx, newHeld(), Options{}, "sh", "-c", `trap 'exit 0' TERM; echo $$; while :; do sleep 0.05; done`)
 	pid := j.pid()
 	cancel()
-	if err := j.wantExit(5); !errors.Is(err, context.Canceled) {
-		t.Error(err)
+	if err := j.wantExit(0); !errors.Is(err, context.Canceled) || j.lease.keeps != 0 {
+		t.Errorf("%v, kept %d times", err, j.lease.keeps)
 	}
 	wantGone(t, pid)
 }
