@@ -279,6 +279,16 @@ func TestTheDocumentedScript(t *testing.T) {
 	if _, metrics := get(t, "http://"+p.admin+"/metrics"); !regexp.MustCompile(`wirefence_api_requests_total\{operation="renew",status="200"\} 2\b`).MatchString(metrics) {
 		t.Errorf("the script didn't renew:\n%s", metrics)
 	}
+	// It keeps its lease until its time behind the grant, beyond the TTL, and no longer.
+	if status, out := run([]string{"TTL=1", "KEEP_FOR=3"}); status != 0 || out != "" {
+		t.Errorf("status %d, %q", status, out)
+	}
+	if status, out := run([]string{"WAIT=0"}); status != 75 {
+		t.Errorf("beside a kept lease: status %d, %q", status, out)
+	}
+	if status, out := run([]string{"WAIT=60"}); status != 0 {
+		t.Errorf("behind a kept lease: status %d, %q", status, out)
+	}
 	// Its lease is taken away while it works: by the trigger, after the first item.
 	stack.Exec(t, url, "CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM wirefence.leases; RETURN NULL; END'",
 		"CREATE TRIGGER take AFTER INSERT ON orders EXECUTE FUNCTION take()")
