@@ -48,7 +48,7 @@ func launchGo(t *testing.T, w *world, name string) client {
 func (g *goClient) begin(t *testing.T, s step) {
 	steps := map[string]func(*testing.T, context.Context, step) (map[string]any, error){
 		"acquire": g.acquire, "check": g.check, "remaining": g.remaining, "await_end": g.awaitEnd,
-		"release": g.release, "write": g.write, "sql": g.sql, "claims": g.claims,
+		"release": g.release, "keep": g.keep, "run": g.run, "write": g.write, "sql": g.sql, "claims": g.claims,
 	}
 	do := steps[s.Do]
 	if do == nil {
@@ -83,7 +83,7 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 func (g *goClient) acquire(t *testing.T, ctx context.Context, s step) (map[string]any, error) {
 	options := lockclient.Options{
 		Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: g.pool, Source: redis.Source}}, Holder: g.name,
-		TTL: max(time.Second, seconds(s.number("ttl"))), MaxHold: seconds(s.number("max_hold")),
+		TTL: max(time.Second, seconds(s.number("ttl"))), MaxHold: seconds(s.number("max_hold")), KeepFor: seconds(s.number("keep_for")),
 	}
 	client, err := lockclient.New(g.store, options)
 	if err != nil {
@@ -139,7 +139,7 @@ func win(ctx context.Context, client *lockclient.Client, resource fence.Resource
 
 var causes = map[error]string{
 	lockclient.ErrExpired: "expired", lockclient.ErrUnreachable: "unreachable", lockclient.ErrLost: "lost", lockclient.ErrRevoked: "revoked",
-	lockclient.ErrFailover: "failover", lockclient.ErrMaxHold: "max_hold", lockclient.ErrReleased: "released",
+	lockclient.ErrFailover: "failover", lockclient.ErrMaxHold: "max_hold", lockclient.ErrReleased: "released", lockclient.ErrKept: "released",
 }
 
 func causeOf(err error) string {
@@ -176,6 +176,23 @@ func (g *goClient) awaitEnd(_ *testing.T, ctx context.Context, s step) (map[stri
 
 func (g *goClient) release(_ *testing.T, ctx context.Context, _ step) (map[string]any, error) {
 	return map[string]any{"released": true}, g.lease.Release(ctx)
+}
+
+func (g *goClient) keep(_ *testing.T, ctx context.Context, _ step) (map[string]any, error) {
+	return map[string]any{"given_up": true}, g.lease.Keep(ctx)
+}
+
+// run works with a lease as a block of the other clients does, and fails if the step says so.
+func (g *goClient) run(t *testing.T, ctx context.Context, s step) (map[string]any, error) {
+	if _, err := g.acquire(t, ctx, s); err != nil {
+		return nil, err
+	}
+	<-time.After(seconds(s.number("works")))
+	end := g.lease.Keep
+	if s.fields["fails"] == true {
+		end = g.lease.Release
+	}
+	return map[string]any{"ran": true}, end(ctx)
 }
 
 const insert = "INSERT INTO orders (item) VALUES ('book')"

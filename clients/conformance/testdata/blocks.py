@@ -182,6 +182,19 @@ async def a_cancelled_block_stays_cancelled():
     assert is_free("cancelled")
 
 
+async def an_async_block_keeps_the_lease_if_it_ends_well():
+    async with client.lease("kept", keep_for=600):
+        pass
+    raises(wirefence.LeaseHeld, is_free, "kept")
+    for error in (KeyError, asyncio.CancelledError):
+        try:
+            async with client.lease("not kept", keep_for=600):
+                raise error
+        except error:
+            pass
+        assert is_free("not kept")
+
+
 async def a_cancelled_wait_leaves_no_lease():
     with client.lease("waited"):
 
@@ -224,6 +237,7 @@ for block in (
     a_loss_ahead_of_the_block_cancels_nothing,
     a_block_that_ends_by_itself_tells_of_a_loss,
     a_cancelled_block_stays_cancelled,
+    an_async_block_keeps_the_lease_if_it_ends_well,
     a_cancelled_wait_leaves_no_lease,
 ):
     asyncio.run(block())

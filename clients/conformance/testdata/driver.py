@@ -21,9 +21,12 @@ def now():
     return clock.now() + suspended
 
 
-def acquire(step):
-    global lease, began
-    client = wirefence.Client(
+class Fails(Exception):
+    pass
+
+
+def client_of(step):
+    return wirefence.Client(
         os.environ["API"],
         token=step.get("token", os.environ["API_TOKEN"]),
         holder=NAME,
@@ -32,6 +35,11 @@ def acquire(step):
         timeout=10,
         clock=now,
     )
+
+
+def acquire(step):
+    global lease, began
+    client = client_of(step)
     began = time.monotonic()
     lease = client.acquire(step["resource"], wait=step.get("wait", 0), idempotency_key=step.get("key"))
     return {
@@ -61,6 +69,23 @@ def await_end(step):
 def release(step):
     lease.release()
     return {"released": True}
+
+
+def keep(step):
+    lease.keep(step["keep_for"])
+    return {"given_up": True}
+
+
+def run(step):
+    """Works in a block with a lease, and fails if the step says so."""
+    try:
+        with client_of(step).lease(step["resource"], keep_for=step["keep_for"]):
+            time.sleep(step.get("works", 0))
+            if step.get("fails"):
+                raise Fails
+    except Fails:
+        pass
+    return {"ran": True}
 
 
 def suspend(step):
@@ -126,6 +151,8 @@ steps = {
     "check": check,
     "await_end": await_end,
     "release": release,
+    "keep": keep,
+    "run": run,
     "remaining": lambda step: {"remaining": lease.remaining()},
     "suspend": suspend,
     "write": write,

@@ -17,16 +17,22 @@ let lease: wirefence.Lease;
 let began = 0;
 let ended = 0;
 
+function clientOf(step: Step): wirefence.Client {
+  return new wirefence.Client(process.env["API"]!, {
+    token: step["token"] ?? process.env["API_TOKEN"],
+    holder: name,
+    ttl: step["ttl"],
+    maxHold: step["max_hold"] ?? 86400,
+    timeout: 10,
+    clock: () => seconds() + suspended,
+  });
+}
+
+const fails = new Error("it fails");
+
 const steps: Record<string, (step: Step) => Promise<Outcome>> = {
   async acquire(step) {
-    const client = new wirefence.Client(process.env["API"]!, {
-      token: step["token"] ?? process.env["API_TOKEN"],
-      holder: name,
-      ttl: step["ttl"],
-      maxHold: step["max_hold"] ?? 86400,
-      timeout: 10,
-      clock: () => seconds() + suspended,
-    });
+    const client = clientOf(step);
     began = seconds();
     lease = await client.acquire(step["resource"], { wait: step["wait"] ?? 0, idempotencyKey: step["key"] });
     lease.signal.addEventListener("abort", () => (ended = seconds()));
@@ -54,6 +60,23 @@ const steps: Record<string, (step: Step) => Promise<Outcome>> = {
   async release() {
     await lease.release();
     return { released: true };
+  },
+  async keep(step) {
+    await lease.keep(step["keep_for"]);
+    return { given_up: true };
+  },
+  // Works in a block with a lease, and fails if the step says so.
+  async run(step) {
+    const work = async () => {
+      await sleep((step["works"] ?? 0) * 1000);
+      if (step["fails"]) throw fails;
+    };
+    await clientOf(step)
+      .withLease(step["resource"], { keepFor: step["keep_for"] }, work)
+      .catch((error: unknown) => {
+        if (error !== fails) throw error;
+      });
+    return { ran: true };
   },
   async remaining() {
     return { remaining: lease.remaining() };

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Optional
 from . import clock as clocks
 from .api import Abort, Api, Token
 from .errors import LeaseHeld, LeaseLost, Unavailable
-from .lease import Keeping, Lease, OnLost
+from .lease import Keeping, Lease, OnLost, check_keep_for
 
 MAX_WAIT = 60.0  # seconds that one request may wait
 
@@ -40,14 +40,17 @@ class Client:
             self._request["ttl_seconds"] = ttl
 
     def lease(
-        self, resource: str, *, wait: float = 0.0, on_lost: OnLost = None, idempotency_key: Optional[str] = None
+        self, resource: str, *, wait: float = 0.0, on_lost: OnLost = None, idempotency_key: Optional[str] = None,
+        keep_for: float = 0.0,
     ) -> Leasing:
         """Return a context that acquires the lease on entry and gives it back on exit.
 
         `with` yields the Lease. Where it was lost meanwhile, the end of the block raises
-        LeaseLost; `async with` cancels the block at the loss, and raises LeaseLost.
+        LeaseLost; `async with` cancels the block at the loss, and raises LeaseLost. A block that
+        ends without an exception leaves the lease taken until keep_for seconds after its grant.
         """
-        return Leasing(functools.partial(self.acquire, resource, wait=wait, idempotency_key=idempotency_key), on_lost)
+        acquire = functools.partial(self.acquire, resource, wait=wait, idempotency_key=idempotency_key)
+        return Leasing(acquire, on_lost, check_keep_for(keep_for))
 
     def acquire(
         self, resource: str, *, wait: float = 0.0, on_lost: OnLost = None,
@@ -95,8 +98,8 @@ class Client:
 class Leasing:
     """A context that has the lease of a resource. Enter it once."""
 
-    def __init__(self, acquire: Callable[..., Lease], on_lost: OnLost) -> None:
-        self._acquire, self._on_lost = acquire, on_lost
+    def __init__(self, acquire: Callable[..., Lease], on_lost: OnLost, keep_for: float) -> None:
+        self._acquire, self._on_lost, self._keep_for = acquire, on_lost, keep_for
         self._task: Optional[asyncio.Task[Any]] = None  # while the block runs
         self._cancelled = False
 
@@ -106,7 +109,7 @@ class Leasing:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         lost = self._lease.error
-        self._lease.give_back()
+        self._lease.give_back(self._keep_for if kind is None else 0.0)
         if kind is None and lost and lost.cause != "released":
             raise lost
 
@@ -137,7 +140,8 @@ class Leasing:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)  # the block ended before the cancellation reached it
             getattr(task, "uncancel", int)()  # from Python 3.11 on
-        await asyncio.wrap_future(in_thread(self._lease.give_back))
+        keep_for = self._keep_for if error is None else 0.0
+        await asyncio.wrap_future(in_thread(lambda: self._lease.give_back(keep_for)))
         if lost and (error is None or cancelled and self._cancelled) and lost.cause != "released":
             raise lost from error
 

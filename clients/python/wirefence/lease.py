@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import threading
@@ -16,6 +17,8 @@ log = logging.getLogger("wirefence")
 
 GLANCE = 1.0  # seconds between looks at the clock: a wait stands still in a suspended machine
 
+MAX_KEEP = 3600.0  # seconds, the longest time to live that the API allows
+
 OnLost = Optional[Callable[[LeaseLost], None]]
 
 
@@ -27,6 +30,12 @@ class Keeping(NamedTuple):
     margin: Optional[float]
     max_hold: Optional[float]
     timeout: float
+
+
+def check_keep_for(keep_for: float) -> float:
+    if not 0 <= keep_for <= MAX_KEEP:
+        raise ValueError(f"keep_for is {keep_for}, must be 0 to {MAX_KEEP:.0f} seconds")
+    return keep_for
 
 
 class Lease(Fence):
@@ -49,10 +58,12 @@ class Lease(Fence):
         self._keeping, self._on_lost, self._pid = keeping, on_lost or (lambda lost: None), os.getpid()
         self._clock: Callable[[], float] = keeping.clock
         self._last: float = float("inf") if keeping.max_hold is None else sent + keeping.max_hold
+        self._granted: float = keeping.clock()
         self._changed = threading.Condition()
         # The fields below are read and written under _changed.
         self._end: Optional[LeaseLost] = None
         self._failure: Optional[Exception] = None  # of the last renewal, while it waits too
+        self._asking = False  # a renewal waits for its answer
         self._confirmed(answer, sent)
 
     def check(self) -> None:
@@ -93,12 +104,35 @@ class Lease(Fence):
             return False  # the lease store has let it go
         return bool(self._call("release", {}, max(left, 1.0))["was_held"])
 
-    def give_back(self) -> None:
-        """Release the lease. If that fails, it expires by itself. A forked process leaves the
-        lease to its parent."""
+    def keep(self, keep_for: float) -> bool:
+        """End the lease when its work has succeeded, but leave it taken until so many seconds
+        after its grant, 0 to 3600. Return whether it was still held in the lease store. If that
+        time has passed, or the lease has ended, this is a release. A release behind it does
+        nothing."""
+        until = self._granted + check_keep_for(keep_for)
+        with self._changed:
+            while self._asking and not self.error and self._clock() < until:  # it would shorten the time
+                self._changed.wait(min(GLANCE, max(0.0, self._deadline - self._clock())))
+            now = self._clock()
+            kept = not self.error and now < until
+            if kept:
+                self._finish("released")
+        if not kept:
+            return self.release()
+        try:
+            self._call("renew", {"ttl_seconds": max(1.0, math.ceil((until - now) * 1000) / 1000)}, self._keeping.timeout)
+        except ApiError as error:
+            if error.type != "lease-lost":
+                raise
+            return False
+        return True
+
+    def give_back(self, keep_for: float = 0.0) -> None:
+        """Release the lease, or keep it. If that fails, it expires by itself. A forked process
+        leaves the lease to its parent."""
         try:
             if self._pid == os.getpid():
-                self.release()
+                self.keep(keep_for)
         except ApiError as error:
             log.warning("cannot release lease of %r, it will expire: %s", self.resource, error)
 
@@ -147,6 +181,7 @@ class Lease(Fence):
                 if self._end:
                     return
                 sent, self._failure = self._clock(), self._failure or ApiError("no answer to a renewal")
+                self._asking = True
                 patience = (self._deadline - sent) / 2
             failure: Optional[Exception] = None
             try:
@@ -154,12 +189,13 @@ class Lease(Fence):
             except Exception as error:  # also of the function that returns the token
                 failure = error
             with self._changed:
+                self._asking = False
+                self._changed.notify_all()
                 if self.error:
                     return  # an answer that comes too late changes nothing
                 self._failure = failure
                 if not failure:
                     self._confirmed(answer, sent)
-                    self._changed.notify_all()
                 elif isinstance(failure, ApiError) and failure.type == "lease-lost":
                     self._finish(str(failure.problem.get("cause", "lost")), failure.detail)
                 else:

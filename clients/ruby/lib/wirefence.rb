@@ -14,6 +14,8 @@ module Wirefence
   # PostgreSQL refused a statement for its fence; the cause is ActiveRecord's error. A retry never succeeds.
   class Refused < StandardError; end
 
+  MAX_KEEP = 366 * 86_400 # seconds, the longest ttl
+
   class << self
     # The class whose connections take the leases, in a role with wirefence_issuer; default ActiveRecord::Base.
     attr_writer :leases
@@ -21,20 +23,25 @@ module Wirefence
     def leases = @leases || ActiveRecord::Base
 
     # Runs the block under the lease of a resource, which is renewed meanwhile. All transactions that this thread
-    # begins in the block carry its fence. +ttl+ is in seconds: for so long it lasts if this process dies.
+    # begins in the block carry its fence. +ttl+ is in seconds: for so long it lasts if this process dies. If the block
+    # raises nothing, the lease stays taken until +keep_for+ seconds after its grant.
     #
     # Raises LeaseHeld, runs nothing and doesn't wait if another holder has the lease; Refused where PostgreSQL
     # refused a statement of the block, and LeaseLost where the lease had ended.
-    def lease(resource, holder: "#{Socket.gethostname}:#{Process.pid}", ttl: 15)
+    def lease(resource, holder: "#{Socket.gethostname}:#{Process.pid}", ttl: 15, keep_for: 0)
+      raise ArgumentError, "keep_for is #{keep_for}, must be 0 to #{MAX_KEEP} seconds" unless keep_for.to_f.between?(0, MAX_KEEP)
       lease = Lease.new(resource, holder, ttl)
       held.push(lease)
       begin
         result = yield lease
         lease.check!
         result
+      rescue Exception
+        keep_for = 0
+        raise
       ensure
         held.delete(lease)
-        lease.release
+        lease.release(keep_for: keep_for)
       end
     rescue ActiveRecord::StatementInvalid => e
       result = e.cause.respond_to?(:result) && e.cause.result
@@ -69,7 +76,7 @@ module Wirefence
       raise LeaseHeld, "#{resource} is held by #{grant["held_by"] || "another"}" unless grant["token"]
       @grant_id = grant["grant_id"]
       @fence = "#{resource.b.gsub(%r{[^A-Za-z0-9_.:/-]}n) { |byte| format("%%%02X", byte.ord) }}=#{grant["token"]}"
-      @ends = began + allowed
+      @ends, @granted = began + allowed, now
       @keeper = Thread.new { keep }
     end
 
@@ -81,12 +88,19 @@ module Wirefence
       raise LeaseLost, "the lease of #{@resource} has ended#{": #{@lost}" if @lost}" if @lost || now >= @ends
     end
 
-    # Gives the lease back. If that fails, it expires by itself.
-    def release
+    # Gives the lease back, or leaves it taken until so many seconds after its grant, once. If that fails, it expires by
+    # itself.
+    def release(keep_for: 0)
       @lock.synchronize do # a renewal under way would come behind this
-        @lost = "it was given back"
+        next if @over
+        left = @lost || now >= @ends ? 0 : @granted + keep_for.to_f - now
+        @over, @lost = true, "it was given back"
         @given_back.signal
-        query("SELECT wirefence.release($1, $2)", @resource, @grant_id)
+        if left > 0
+          query("SELECT wirefence.renew($1, $2, make_interval(secs => $3))", @resource, @grant_id, left)
+        else
+          query("SELECT wirefence.release($1, $2)", @resource, @grant_id)
+        end
       end
     rescue StandardError => e
       warn "cannot release lease of #{@resource}: #{e.message}"

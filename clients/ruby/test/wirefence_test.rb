@@ -122,6 +122,30 @@ class WirefenceTest < Minitest::Test
     Leases.singleton_class.remove_method(:connection_pool)
   end
 
+  def test_a_block_that_ends_well_keeps_the_lease
+    began = now
+    assert_equal 1, Wirefence.lease(NIGHTLY, ttl: 15, keep_for: 3) { |lease| 1 }
+    assert_raises(Wirefence::LeaseHeld) { Wirefence.lease(NIGHTLY) { flunk } }
+    eventually { Wirefence.lease(NIGHTLY) { true } rescue false }
+    assert_includes 3..15, now - began
+    Wirefence.lease(NIGHTLY, ttl: 3, keep_for: 60) { break } # far beyond its ttl
+    sleep 3.1
+    assert_raises(Wirefence::LeaseHeld) { Wirefence.lease(NIGHTLY) { flunk } }
+  end
+
+  def test_a_failed_block_keeps_nothing
+    assert_raises(RuntimeError) { Wirefence.lease(NIGHTLY, keep_for: 60) { raise "mine" } }
+    Wirefence.lease(NIGHTLY, keep_for: 0.1) { sleep 0.2 } # the time is over
+    assert_raises(Wirefence::LeaseLost) do
+      Wirefence.lease(NIGHTLY, ttl: 9, keep_for: 60) do |lease|
+        revoke
+        await_end(lease)
+      end
+    end
+    assert_raises(ArgumentError) { Wirefence.lease(NIGHTLY, keep_for: -1) { flunk } }
+    Wirefence.lease(NIGHTLY) { |lease| lease.check! }
+  end
+
   def test_nothing_is_taken_in_a_transaction
     Total.transaction { assert_raises(RuntimeError) { Wirefence.lease(NIGHTLY) { flunk } } }
   end
@@ -134,6 +158,8 @@ class WirefenceTest < Minitest::Test
     error = assert_raises(ActiveRecord::StatementInvalid, &block)
     assert_equal state, error.cause.result.error_field(PG::Result::PG_DIAG_SQLSTATE)
   end
+
+  def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 
   # Returns what the lease says at its end.
   def await_end(lease)

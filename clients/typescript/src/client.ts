@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { Api, type BearerToken } from "./api.js";
 import { steadyClock, type Clock } from "./clock.js";
 import { LeaseHeld, Unavailable } from "./errors.js";
-import { Lease, type Grant, type Keeping } from "./lease.js";
+import { checkKeepFor, Lease, type Grant, type Keeping } from "./lease.js";
 
 const maxWait = 60; // seconds that one request may wait
 
@@ -39,6 +39,12 @@ export interface AcquireOptions {
   signal?: AbortSignal;
 }
 
+/** Options of a block of work with a lease. */
+export interface BlockOptions extends AcquireOptions {
+  /** If the work succeeds, the lease stays taken until so many seconds after its grant, 0 to 3600; default 0. */
+  keepFor?: number;
+}
+
 /** Takes leases from the HTTP API of a Wirefence proxy. */
 export class Client {
   readonly #request: { holder: string; ttl_seconds: number | undefined };
@@ -67,12 +73,15 @@ export class Client {
     return lease;
   }
 
-  /** Runs work with the lease of a resource, and gives the lease back. If the lease was lost
-   * while the work ran, it throws the LeaseLost when the work has ended. */
-  async withLease<T>(resource: string, options: AcquireOptions, work: (lease: Lease) => Promise<T>): Promise<T> {
+  /** Runs work with the lease of a resource, and gives the lease back, or keeps it if the work
+   * has succeeded. If the lease was lost while the work ran, it throws the LeaseLost when the work
+   * has ended. */
+  async withLease<T>(resource: string, options: BlockOptions, work: (lease: Lease) => Promise<T>): Promise<T> {
+    const keepFor = checkKeepFor(options.keepFor ?? 0);
     await using lease = await this.acquire(resource, options);
     const result = await work(lease);
     if (lease.signal.reason?.reason !== "released") lease.check();
+    await lease.keep(keepFor).catch(() => false); // it expires by itself
     return result;
   }
 

@@ -7,6 +7,15 @@ import { Fence } from "./fence.js";
 // A timer stands still while the machine is suspended, so none is longer than this, in seconds.
 const glance = 1;
 
+/** The longest time to live that the API allows, in seconds. */
+const maxKeep = 3600;
+
+/** @internal */
+export function checkKeepFor(keepFor: number): number {
+  if (keepFor >= 0 && keepFor <= maxKeep) return keepFor;
+  throw new RangeError(`keepFor is ${keepFor}, must be 0 to ${maxKeep} seconds`);
+}
+
 /** How long a lease lasts, counted from before its request was sent. */
 interface Term {
   ttl_seconds: number;
@@ -50,10 +59,12 @@ export class Lease extends Fence implements AsyncDisposable {
   readonly #keeping: Keeping;
   readonly #ended = new AbortController();
   readonly #last: number;
+  readonly #granted: number;
   #expires = 0; // in the lease store, or earlier
   #deadline = 0;
   #renewAt = 0;
   #asking = false; // a renewal waits for its answer
+  #renewal = Promise.resolve(); // the last one
   #failure: unknown; // of the last renewal, while it waits too
   #timer: NodeJS.Timeout | undefined;
 
@@ -67,6 +78,7 @@ export class Lease extends Fence implements AsyncDisposable {
     this.margin = keeping.margin ?? grant.ttl_seconds / 5;
     this.#keeping = keeping;
     this.#last = sent + keeping.maxHold;
+    this.#granted = keeping.clock();
     this.#confirmed(grant, sent);
     this.#wake();
   }
@@ -106,6 +118,27 @@ export class Lease extends Fence implements AsyncDisposable {
     return (await this.#call<{ was_held: boolean }>("release", {}, Math.max(left, 1))).was_held;
   }
 
+  /**
+   * Ends the lease when its work has succeeded, but leaves it taken until so many seconds after its
+   * grant, 0 to 3600. Returns whether it was still held in the lease store. If that time has
+   * passed, or the lease has ended, this is a release. A release behind it does nothing.
+   */
+  async keep(keepFor: number): Promise<boolean> {
+    const until = this.#granted + checkKeepFor(keepFor);
+    if (this.#keeping.clock() < until && !this.#over()) await this.#renewal; // it would shorten the time
+    const left = until - this.#keeping.clock();
+    if (left <= 0 || this.#over()) return this.release();
+    this.#end("released");
+    try {
+      const ttl = Math.max(1, Math.ceil(left * 1000) / 1000);
+      await this.#call("renew", { ttl_seconds: ttl }, this.#keeping.timeout);
+      return true;
+    } catch (error) {
+      if (error instanceof ApiError && error.type === "lease-lost") return false;
+      throw error;
+    }
+  }
+
   /** Releases the lease. If that fails, it expires by itself. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release().catch(() => false);
@@ -142,7 +175,7 @@ export class Lease extends Fence implements AsyncDisposable {
   #wake(): void {
     if (this.#over()) return;
     const now = this.#keeping.clock();
-    if (!this.#asking && now >= this.#renewAt) void this.#renew(now);
+    if (!this.#asking && now >= this.#renewAt) this.#renewal = this.#renew(now);
     const next = this.#asking ? this.#deadline : Math.min(this.#deadline, this.#renewAt);
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#wake(), Math.ceil(Math.min(glance, Math.max(0, next - now)) * 1000));

@@ -26,14 +26,18 @@ public final class Lease implements AutoCloseable {
 
     private static final ThreadLocal<List<Lease>> HELD = ThreadLocal.withInitial(ArrayList::new);
 
+    private static final Duration MAX_KEEP = Duration.ofDays(366); // the longest ttl
+
     private final DataSource leases;
     private final String resource;
     private final Duration ttl;
     private final Thread keeper = new Thread(this::keep, "wirefence lease");
     private String grantId;
     private String fence;
-    private volatile long ends; // on the clock of System.nanoTime
+    private long granted; // on the clock of System.nanoTime, as ends
+    private volatile long ends;
     private volatile String lost;
+    private boolean over;
 
     private Lease(DataSource leases, String resource, Duration ttl) {
         this.leases = leases;
@@ -58,6 +62,7 @@ public final class Lease implements AutoCloseable {
         lease.grantId = grant[0];
         lease.fence = encode(resource) + "=" + grant[1];
         lease.ends = began + lease.allowed();
+        lease.granted = System.nanoTime();
         lease.keeper.setDaemon(true);
         lease.keeper.start();
         HELD.get().add(lease);
@@ -76,28 +81,45 @@ public final class Lease implements AutoCloseable {
 
     /** Throws {@link Lost} if the lease has ended. Call it between the parts of long work. */
     public void check() {
-        if (lost != null || System.nanoTime() - ends >= 0) {
+        if (hasEnded()) {
             throw new Lost("the lease of " + resource + " has ended" + (lost == null ? "" : ": " + lost));
         }
+    }
+
+    private boolean hasEnded() {
+        return lost != null || System.nanoTime() - ends >= 0;
     }
 
     /** Gives the lease back. If that fails, it expires by itself. */
     @Override
     public void close() {
-        close(Duration.ZERO);
+        keep(Duration.ZERO);
     }
 
-    /** Gives the lease back when this time has passed. */
-    void close(Duration later) {
+    /**
+     * Gives the lease back, but leaves it taken until this time after its grant, if it has not ended before. A close
+     * behind it does nothing: call it last in a try block, which a block that throws doesn't reach.
+     *
+     * @param keepFor up to 366 days
+     */
+    public void keep(Duration keepFor) {
+        if (keepFor.compareTo(MAX_KEEP) > 0) {
+            throw new IllegalArgumentException("a lease is kept for up to 366 days, not for " + keepFor);
+        }
         HELD.get().remove(this);
         synchronized (this) { // a renewal under way would come behind this
+            if (over) {
+                return;
+            }
+            Duration left = hasEnded() ? Duration.ZERO : keepFor.minusNanos(System.nanoTime() - granted);
+            over = true;
             lost = "it was given back";
             keeper.interrupt();
             try {
-                if (later.isZero() || later.isNegative()) {
+                if (left.toMillis() <= 0) {
                     query(leases, "SELECT wirefence.release(?, ?)", resource, grantId);
                 } else {
-                    query(leases, "SELECT wirefence.renew(?, ?, make_interval(secs => ?))", resource, grantId, seconds(later));
+                    query(leases, "SELECT wirefence.renew(?, ?, make_interval(secs => ?))", resource, grantId, seconds(left));
                 }
             } catch (SQLException e) {
                 warn("cannot release lease of ", e);

@@ -28,11 +28,10 @@ public final class WirefenceLockProvider implements LockProvider {
 
     @Override
     public Optional<SimpleLock> lock(LockConfiguration configuration) {
-        long began = System.nanoTime();
         Duration least = Duration.between(Instant.now(), configuration.getLockAtLeastUntil());
         try {
             Lease lease = Lease.tryAcquire(leases, configuration.getName(), ttl);
-            return lease == null ? Optional.empty() : Optional.of(() -> lease.close(least.minusNanos(System.nanoTime() - began)));
+            return lease == null ? Optional.empty() : Optional.of(() -> lease.keep(least));
         } catch (SQLException e) {
             throw new IllegalStateException("cannot take the lock " + configuration.getName(), e);
         }

@@ -180,6 +180,53 @@ public class FencedDataSourceTest {
     }
 
     @Test
+    public void aBlockThatEndsWellKeepsTheLease() throws Exception {
+        long began = System.nanoTime();
+        try (Lease lease = take(NIGHTLY, TTL)) {
+            lease.keep(Duration.ofSeconds(3));
+            assertThrows(Lease.Lost.class, lease::check);
+        }
+        assertNull(Lease.tryAcquire(leases, NIGHTLY, TTL));
+        eventually(() -> {
+            try (Lease next = Lease.tryAcquire(leases, NIGHTLY, TTL)) {
+                return next != null;
+            }
+        });
+        Duration kept = Duration.ofNanos(System.nanoTime() - began);
+        assertTrue(kept.toString(), kept.toSeconds() >= 3 && kept.compareTo(TTL) < 0);
+        try (Lease lease = take(NIGHTLY, Duration.ofSeconds(3))) {
+            lease.keep(Duration.ofMinutes(1)); // far beyond its ttl
+        }
+        Thread.sleep(3100);
+        assertNull(Lease.tryAcquire(leases, NIGHTLY, TTL));
+    }
+
+    @Test
+    public void aFailedBlockKeepsNothing() throws Exception {
+        assertThrows(IllegalStateException.class, () -> {
+            try (Lease lease = take(NIGHTLY, TTL)) {
+                if (lease != null) {
+                    throw new IllegalStateException("mine");
+                }
+                lease.keep(Duration.ofMinutes(1));
+            }
+        });
+        try (Lease lease = take(NIGHTLY, TTL)) {
+            Thread.sleep(20);
+            lease.keep(Duration.ofMillis(10)); // the time is over
+        }
+        try (Lease lease = take(NIGHTLY, Duration.ofSeconds(9))) {
+            nobodyHasALease();
+            awaitEnd(lease);
+            lease.keep(Duration.ofMinutes(1));
+        }
+        try (Lease lease = take(NIGHTLY, TTL)) {
+            assertThrows(IllegalArgumentException.class, () -> lease.keep(Duration.ofDays(367)));
+        }
+        take(NIGHTLY, TTL).close();
+    }
+
+    @Test
     public void locksOfShedLockAreLeases() throws Exception {
         WirefenceLockProvider locks = new WirefenceLockProvider(leases);
         SimpleLock lock = locks.lock(new LockConfiguration(Instant.now(), NIGHTLY, TTL, Duration.ofSeconds(60))).orElseThrow();
