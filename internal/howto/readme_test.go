@@ -35,8 +35,10 @@ func TestTheFrontPage(t *testing.T) {
 	}
 	steps[len(steps)-1].Want = []string{"INSERT 0 1"}
 	steps = append(steps,
+		pages.Step{Terminal: "A", Input: `wirefence lock nightly -- psql -f nightly.sql; echo "status $?"`, Want: []string{"…", "status 75"}},
+		pages.Step{Terminal: "A", Input: "wirefence revoke nightly", Want: []string{"…"}},
 		pages.Step{Terminal: "A", Input: "wirefence lock nightly -- sh -c 'wirefence revoke nightly > revoked; psql -f nightly.sql'", Want: []string{"psql:nightly.sql:1: ERROR:  stale fencing token for resource \"nightly\"", "…"}},
-		pages.Step{Terminal: "A", Input: "wirefence history nightly --kind refusal", Want: []string{"…", "… refusal nightly 2 3 … WF001, process …"}})
+		pages.Step{Terminal: "A", Input: "wirefence history nightly --kind refusal", Want: []string{"…", "… refusal nightly 3 4 … WF001, process …"}})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	walk := walkIn(t, folder, map[string]string{"localhost:5432/app": db.Addr() + "/" + db.Name})
