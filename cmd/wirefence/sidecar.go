@@ -81,7 +81,7 @@ func (s *sidecar) keep(log *slog.Logger) {
 	if s == nil {
 		return
 	}
-	s.work.stop()
+	s.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
 	if err := s.Keep(ctx); err != nil {
