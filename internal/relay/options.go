@@ -1,0 +1,131 @@
+package relay
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/adopt"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Source is the source of the tokens that relays count.
+const Source fence.Source = "redis-relay"
+
+// Options are those of a Relay.
+type Options struct {
+	// Listen is host:port, or the absolute path of a Unix socket. Required.
+	Listen string
+	// TLS encrypts clients' connections. Default: none.
+	TLS *tls.Config
+	// Upstream is the server: redis://user:password@host:port, rediss:// with TLS, or
+	// unix:///path. The user and the password are those of the relay's own connections, by which
+	// it gives locks back. Clients log in by themselves. Required.
+	Upstream string
+	// UpstreamTLS is in place of what rediss:// stands for. Default: none.
+	UpstreamTLS *tls.Config
+	// Locks are the keys that the application takes as locks, with the resources whose leases
+	// follow them. A key is a lock in every database of the server. Required.
+	Locks map[string]fence.Resource
+	// Sealers record each grant, all of them before it counts. Required.
+	Sealers []lockclient.Sealer
+	// Book gets the leases. Required.
+	Book *adopt.Book
+	// ID is the sidecar's: another one for each that runs, and for each run best. Required.
+	ID string
+	// Holder is the name of the application in grants. Default: ID.
+	Holder string
+	// Logger is for connections that fail and locks that can't be followed. Default: none.
+	Logger *slog.Logger
+	// Registerer gets the metrics. Default: none.
+	Registerer prometheus.Registerer
+
+	// DialTimeout limits a connect to the server. Default 5s.
+	DialTimeout time.Duration
+	// SealTimeout limits a seal, and each try to give a lock back. A seal never takes longer than
+	// the lock lasts. Default 15s.
+	SealTimeout time.Duration
+	// MaxConnections is how many clients are served at a time. Default 10000.
+	MaxConnections int
+	// MaxCommand is how many bytes of a command are held in memory until the relay knows whether
+	// it names a lock. A larger one passes if no lock was among the keys until there, and is
+	// refused otherwise. Commands without keys of locks are never held. Default 1 MiB.
+	MaxCommand int
+}
+
+func (o Options) withDefaults() Options {
+	if o.Holder == "" {
+		o.Holder = o.ID
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.DialTimeout == 0 {
+		o.DialTimeout = 5 * time.Second
+	}
+	if o.SealTimeout == 0 {
+		o.SealTimeout = 15 * time.Second
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = 10_000
+	}
+	if o.MaxCommand == 0 {
+		o.MaxCommand = 1 << 20
+	}
+	return o
+}
+
+// Validate returns what is missing in the options, or out of its range.
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	var errs []error
+	if o.Listen == "" || o.Book == nil || o.ID == "" || len(o.Locks) == 0 || len(o.Sealers) == 0 {
+		errs = append(errs, errors.New("options Listen, Book, ID, Locks and Sealers are required"))
+	}
+	if o.DialTimeout < 0 || o.SealTimeout < 0 || o.MaxConnections < 0 || o.MaxCommand < 1<<10 {
+		errs = append(errs, errors.New("an option is negative, or MaxCommand is less than 1 KiB"))
+	}
+	for key, resource := range o.Locks {
+		if _, err := fence.ParseResource(string(resource)); err != nil || key == "" {
+			errs = append(errs, fmt.Errorf("lock %q: no key, or no resource: %w", key, err))
+		}
+	}
+	_, err := parseUpstream(o.Upstream)
+	return errors.Join(append(errs, err)...)
+}
+
+func parseUpstream(text string) (*goredis.Options, error) {
+	scheme, _, _ := strings.Cut(text, "://")
+	switch {
+	case strings.HasPrefix(scheme, "redis-cluster"), strings.HasPrefix(scheme, "rediss-cluster"):
+		return nil, errCluster
+	case strings.HasPrefix(scheme, "redis-sentinel"), strings.HasPrefix(scheme, "rediss-sentinel"):
+		return nil, errSentinel
+	}
+	o, err := goredis.ParseURL(text)
+	if err != nil {
+		return nil, errors.New("the upstream is no redis://, rediss:// or unix:// URL") // it may have a password
+	}
+	return o, nil
+}
+
+var (
+	errCluster  = errors.New("the relay doesn't follow locks in a Redis Cluster: a lock and its state would be on two servers, and clients would go past the relay")
+	errSentinel = errors.New("the relay needs the address of one Redis server, not of Sentinels: clients would go past the relay to the servers that these name")
+)
+
+// listenOn opens a listener for host:port or a path.
+func listenOn(address string) (net.Listener, error) {
+	if strings.HasPrefix(address, "/") {
+		return net.Listen("unix", address)
+	}
+	return net.Listen("tcp", address)
+}
