@@ -100,6 +100,13 @@ var imports = []struct {
 	{"internal/servers/a.go", module + "/migrations", "servers"},
 	{"internal/authority/a.go", module + "/proxy", "servers"},
 
+	{"internal/adopt/a.go", module + "/fence", ""},
+	{"internal/adopt/a.go", module + "/lockclient", "adopt"},
+	{"internal/relay/a.go", module + "/internal/adopt", ""},
+	{"internal/relay/a.go", module + "/internal/quietlog", ""},
+	{"internal/relay/a.go", module + "/lockclient", ""},
+	{"internal/relay/a.go", module + "/lockclient/redis", "relay"},
+	{"internal/relay/a.go", module + "/proxy", "relay"},
 	{"internal/doctor/a.go", module + "/migrations", ""},
 	{"internal/doctor/a.go", module + "/internal/engine", ""},
 	{"internal/doctor/a.go", module + "/internal/timelines", ""},
