@@ -9,6 +9,8 @@
 package policy
 
 import (
+	"slices"
+
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/proxy/internal/sqltext"
 )
@@ -300,8 +302,10 @@ type Action struct {
 	Refusal Refusal
 }
 
-// Covers reports whether the message runs under a fence.
-func (a *Action) Covers() bool { return a.Held || len(a.Inserts) > 0 }
+// Covers reports whether the message runs under its fence. A check for the hold's own is none.
+func (a *Action) Covers() bool {
+	return a.Held || slices.ContainsFunc(a.Inserts, func(in Insert) bool { return in.By == a.By })
+}
 
 // Insert is a check ahead of the statement with an index. Behind the last one is the number
 // of statements.
