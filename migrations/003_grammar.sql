@@ -231,6 +231,13 @@ LANGUAGE sql STABLE
 RETURN CASE WHEN current_setting('wirefence.token', true) <> '' THEN current_setting('wirefence.token', true)
             WHEN wirefence.carries_name() THEN wirefence.named_fence(current_setting('application_name')) END;
 
-GRANT EXECUTE ON FUNCTION wirefence.carries_name(), wirefence.named_fence(text), wirefence.carried() TO PUBLIC;
+-- guarded_by returns the fence for guards: that of the session, otherwise that of the lock that the
+-- application has by itself, which a sidecar keeps in wirefence.lease. A check by the proxy doesn't
+-- read the latter, since all else that the application does is none of the lock's business.
+CREATE FUNCTION wirefence.guarded_by() RETURNS text
+LANGUAGE sql STABLE
+RETURN coalesce(wirefence.carried(), nullif(current_setting('wirefence.lease', true), ''));
+
+GRANT EXECUTE ON FUNCTION wirefence.carries_name(), wirefence.named_fence(text), wirefence.carried(), wirefence.guarded_by() TO PUBLIC;
 
 COMMENT ON FUNCTION wirefence.carries_name() IS 'Returns whether a fence in application_name counts.';

@@ -115,7 +115,7 @@ CREATE FUNCTION wirefence.guard_unchecked(target regclass, resource text) RETURN
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := wirefence.carried();
+    carried CONSTANT text := wirefence.guarded_by();
 BEGIN
     IF wirefence.is_checked(resource) OR resource COLLATE "C" = ANY ((wirefence.read_fence(carried, NULL)).resources) THEN
         RETURN;
@@ -156,7 +156,7 @@ CREATE FUNCTION wirefence.guard_shadowed(target regclass, resource text, state t
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := wirefence.carried();
+    carried CONSTANT text := wirefence.guarded_by();
     noted CONSTANT text := current_setting('wirefence.checked', true);
     token bigint;
     source text;
@@ -207,10 +207,12 @@ BEGIN
     carried := pg_catalog.current_setting('wirefence.token', true);
     IF TG_NARGS OPERATOR(pg_catalog.=) 2 AND wirefence.check_current(TG_ARGV[0], carried) THEN
         checked := pg_catalog.set_config('wirefence.checked', pg_catalog.concat(checked, ',', carried, ','), true);
+    ELSIF TG_NARGS OPERATOR(pg_catalog.=) 2 AND wirefence.check_current(TG_ARGV[0], wirefence.guarded_by()) AND wirefence.note_tokens(wirefence.guarded_by()) THEN
+        NULL;
     ELSIF TG_NARGS OPERATOR(pg_catalog.>) 2 THEN
         PERFORM wirefence.guard_shadowed(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
     ELSE
-        PERFORM wirefence.check(NULL, NULL, false, false), wirefence.guard_unchecked(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
+        PERFORM wirefence.check(wirefence.guarded_by(), NULL, false, false), wirefence.guard_unchecked(TG_RELID::pg_catalog.regclass, TG_ARGV[0]);
     END IF;
     RETURN NULL;
 END
@@ -334,7 +336,7 @@ DECLARE
     resource text;
 BEGIN
     IF TG_NARGS = 1 THEN
-        PERFORM wirefence.check(NULL, NULL, false, false);
+        PERFORM wirefence.check(wirefence.guarded_by(), NULL, false, false);
     END IF;
     IF TG_OP <> 'INSERT' THEN
         EXECUTE query INTO resource USING OLD;
@@ -438,16 +440,16 @@ CREATE FUNCTION wirefence.require_rows(target regclass, template text, names tex
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    carried CONSTANT text := wirefence.carried();
+    carried CONSTANT text := wirefence.guarded_by();
     lacks_name CONSTANT boolean := array_position(names, NULL) IS NOT NULL;
     missing text := wirefence.unchecked_row(names);
     state text := 'WF002';
 BEGIN
     IF missing IS NOT NULL AND carried IS NOT NULL AND NOT shadow THEN
-        PERFORM wirefence.check(NULL, NULL, false, false);
+        PERFORM wirefence.check(carried, NULL, false, false);
         missing := wirefence.unchecked_row(names);
     ELSIF shadow AND strpos(',' || carried, ',' || missing || '=') > 0 THEN
-        state := left(wirefence.check(NULL, NULL, false, true), 5);
+        state := left(wirefence.check(carried, NULL, false, true), 5);
     END IF;
     IF (missing IS NOT NULL OR lacks_name) AND state IS NOT NULL THEN
         PERFORM wirefence.refuse_row(target, template, missing, state, shadow);
@@ -470,7 +472,7 @@ BEGIN
     ELSIF name IS NULL THEN
         PERFORM wirefence.guard_row_unchecked(target, template, NULL, false);
     ELSE
-        PERFORM wirefence.refuse_unguarded(target, name, wirefence.carried());
+        PERFORM wirefence.refuse_unguarded(target, name, wirefence.guarded_by());
     END IF;
 END
 $$;
@@ -500,10 +502,10 @@ CREATE FUNCTION wirefence.guard_statement() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND wirefence.carried() IS NOT NULL
+    IF TG_NARGS OPERATOR(pg_catalog.=) 1 AND wirefence.guarded_by() IS NOT NULL
        AND (pg_catalog.strpos(pg_catalog.current_setting('wirefence.checked', true),
-                              pg_catalog.concat(',', wirefence.carried(), ',')) OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
-        PERFORM wirefence.check(NULL, NULL, false, false);
+                              pg_catalog.concat(',', wirefence.guarded_by(), ',')) OPERATOR(pg_catalog.>) 0) IS NOT TRUE THEN
+        PERFORM wirefence.check(wirefence.guarded_by(), NULL, false, false);
     END IF;
     IF TG_OP OPERATOR(pg_catalog.=) 'TRUNCATE' THEN
         PERFORM wirefence.guard_truncate(TG_RELID::pg_catalog.regclass, TG_ARGV[0], TG_NARGS OPERATOR(pg_catalog.>) 1);

@@ -91,6 +91,10 @@ type Options struct {
 	// without a fence are checked with the lease's fence, and refused with WF007 while it
 	// isn't held. By default there is none.
 	Lease Lease
+	// Guarded returns the fences of the locks that the proxy's clients hold by themselves, ""
+	// for none. Each session has them in wirefence.lease, which guards read; nothing else is
+	// checked for them. It must be quick, and safe for concurrent use. By default there are none.
+	Guarded func() string
 	// Standby says how clients are served while the Lease isn't held. Default ReadOnly.
 	Standby Standby
 	// StandbyWait is how long a client waits for the Lease with Standby Wait, before
@@ -254,6 +258,7 @@ func (o *Options) sessionConfig(pooling string) *session.Config {
 		RequireFence:    o.UnfencedWrites == Reject,
 		DefaultResource: fence.Resource(o.Resource),
 		Lease:           lease,
+		Guarded:         o.Guarded,
 		MaxStatement:    o.MaxStatement,
 		Pooling:         poolings[pooling],
 		Hold:            o.Hold,

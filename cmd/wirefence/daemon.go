@@ -31,6 +31,7 @@ type daemon struct {
 	registry  *prometheus.Registry
 	leases    *leases // the process has one store and one pool; nil where none is named
 	sidecar   *sidecar
+	adopted   *adopted
 	telemetry *telemetry // nil where settings are only checked
 	schema    *schemaWatch
 	witness   *witness.Witness // nil where none is named
@@ -44,13 +45,14 @@ type daemon struct {
 // if there is an error.
 func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
 	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
-	names, errs := resourceNames(cfg), make([]error, 10)
+	names, errs := resourceNames(cfg), make([]error, 11)
 	if cfg.storeNamed(cfg.DatabaseURL) || len(cfg.SealURLs) > 0 {
 		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL, d.registry)
 	}
 	o := cfg.serverOptions()
 	o.Sockets = sockets
 	d.sidecar, errs[0] = newSidecar(cfg, d.leases, d.registry, log)
+	d.adopted, errs[10] = newAdopted(cfg, d.leases, d.registry, log)
 	errs[1] = d.add(recordRefusals(&o, cfg, d.registry, log))
 	if !cfg.CheckConfig {
 		d.telemetry, errs[2] = pushTelemetry(ctx, d.registry, log)
@@ -63,6 +65,7 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 		o.Witness, o.WitnessBound = d.witness, d.witness.Bound
 	}
 	o.Lease, o.Ready = d.sidecar.lease(), d.schema.ready
+	d.adopted.options(&o, cfg.LeaseScope)
 	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, d.registry, names.Label, d.telemetry.tracer()
 	d.server, errs[5] = proxy.New(o)
 	d.files, errs[6] = readAdminFiles(cfg, log)
@@ -136,6 +139,10 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	if err := d.server.Listen(); err != nil {
 		return fmt.Errorf("WIREFENCE_LISTEN: %w", err)
 	}
+	if err := d.adopted.listen(ctx); err != nil {
+		return err
+	}
+	defer d.adopted.serve()()
 	admin, err := serveAdmin(ctx, d.cfg, d.leases, d.files, d.server, d.registry, d.log)
 	if err != nil {
 		return err

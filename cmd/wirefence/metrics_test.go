@@ -34,7 +34,8 @@ func scrapeUnderLoad(t *testing.T) string {
 	var leads atomic.Bool
 	leads.Store(true)
 	confirms := patroni(t, &leads)
-	p := startProxy(t, url, "WIREFENCE_WITNESS=patroni://"+confirms+","+confirms, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL="+redisServer(t).URL(), "WIREFENCE_UPSTREAM="+hosts, "WIREFENCE_DOCTOR_INTERVAL=1s")
+	p := startProxy(t, url, "WIREFENCE_WITNESS=patroni://"+confirms+","+confirms, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL="+redisServer(t).URL(),
+		"WIREFENCE_LEASE_FROM=redis:job=job", "WIREFENCE_REDIS_LISTEN="+freeAddress(t), "WIREFENCE_UPSTREAM="+hosts, "WIREFENCE_DOCTOR_INTERVAL=1s")
 	awaitRole(t, p, "leader")
 	if status, body := get(t, "http://"+p.admin+"/v1/resources"); status != 200 {
 		t.Errorf("GET /v1/resources answers %d: %s", status, body)

@@ -23,7 +23,8 @@ type proxySettings struct {
 	OutputSettings
 	LeaseSettings
 	LeaseOf string `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose [lease this proxy holds](sidecar.md), or waits for: statements without a fence run under the lease's fence, and writes get ~WF007~ while it isn't held. Needs ~WIREFENCE_DATABASE_URL~"`
-	TLS     TLSSettings
+	AdoptSettings
+	TLS TLSSettings
 	ServerSettings
 	WitnessURL         string        `env:"WIREFENCE_WITNESS" group:"Fencing" type:"url" file:"yes" help:"[who says which server leads](../failover.md#a-witness): ~patroni://host1:8008,host2:8008?bound=10s~, ~etcd://host1,host2/service/SCOPE/leader~ or ~kubernetes://NAMESPACE/LEASE~. Sessions with a fence end on a server that it has not confirmed as the leader within the bound"`
 	AdminListen        string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"address of ~/livez~, ~/readyz~, ~/metrics~, and [leases over HTTP](api.md) at ~/v1~; ~fd:NAME~ for a socket that systemd passes; ~off~ for none"`
@@ -57,6 +58,7 @@ type ServerSettings struct {
 	UnfencedWrites           proxy.UnfencedWrites `env:"WIREFENCE_UNFENCED_WRITES" group:"Fencing" oneof:"allow|reject" envDefault:"allow" help:"~allow~; ~reject~: a transaction without a fence is ~READ ONLY~, and a write in it gets ~WF002~"`
 	Resource                 string               `env:"WIREFENCE_RESOURCE" group:"Fencing" type:"resource" help:"the resource that a bare token means"`
 	Lease                    proxy.Lease
+	Guarded                  func() string
 	Standby                  proxy.Standby `env:"WIREFENCE_STANDBY" group:"Leases" oneof:"read-only|refuse|wait" envDefault:"read-only" help:"without the lease: ~read-only~; ~refuse~: clients get ~57P03~; ~wait~: they wait for it"`
 	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" group:"Leases" envDefault:"30s" range:"1ms.." help:"time that clients wait for the lease, then ~57P03~; less than ~WIREFENCE_STARTUP_TIMEOUT~, which includes it"`
 	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"clients served at once; others get ~53300~. Each needs two file descriptors"`

@@ -39,6 +39,7 @@ var guides = []guide{
 	{page: "howto/django.md", proxy: true, pooler: true, redis: true},
 	{page: "howto/sqlalchemy.md", proxy: true},
 	{page: "howto/leader.md"},
+	{page: "howto/redis-lock.md", redis: true},
 	{page: "howto/rails.md"},
 	{page: "howto/spring.md", builds: javaClient},
 	{page: "howto/go.md", builds: goProgram},
@@ -112,7 +113,7 @@ func (g guide) follow(t *testing.T) {
 		db = bare(t)
 	}
 	replace := map[string]string{"shop": db.Name, "5432": strconv.Itoa(db.Port)}
-	for _, port := range []string{"6433", "9433", "6434", "9434"} {
+	for _, port := range []string{"6433", "9433", "6434", "9434", "6380", "6381"} {
 		free, err := servers.FreePort()
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // The relay's cost: the same commands direct and through it, alone and 100 at a time.
@@ -78,9 +81,18 @@ func reportCPU(b *testing.B) func() {
 	return func() { b.ReportMetric(float64((used()-before).Nanoseconds())/float64(b.N), "cpu-ns/op") }
 }
 
-// A lock through the relay, with its seal, and direct.
+// A lock through the relay, with its seal, and direct; and the seal alone.
 func BenchmarkLock(b *testing.B) {
 	w := start(b)
+	b.Run("seal", func(b *testing.B) {
+		token := stack.Value[int64](b, w.db, "SELECT coalesce(max(last_token), 0) FROM wirefence.resource_locks WHERE resource_id = 'other'")
+		for b.Loop() {
+			token++
+			if sealed, err := w.opts.Sealers[0].Seal(b.Context(), "other", fence.Token(token), "bench"); err != nil || !sealed {
+				b.Fatal(sealed, err)
+			}
+		}
+	})
 	for _, way := range []struct{ name, addr string }{{"direct", w.redis.Addr()}, {"relay", w.addr}} {
 		b.Run(way.name, func(b *testing.B) {
 			c := dialRaw(b, way.addr)

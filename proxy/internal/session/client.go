@@ -148,6 +148,14 @@ func (s *Session) handleMessage(typ byte, size int, in []byte, at int, out *Out)
 	case !s.tracked:
 		return s.untracked(typ, size, len(in), at, out)
 	}
+	if s.guardedDue() {
+		switch {
+		case s.atBoundary():
+			s.setGuarded(out)
+		case s.tx.status == wire.Idle && !s.batch.Open && s.q.Ready() > 0 && !s.q.CopyIn():
+			return s.wait()
+		}
+	}
 	s.activity++
 	switch typ {
 	case wire.Query, wire.Parse:

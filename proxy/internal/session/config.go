@@ -37,6 +37,9 @@ type Config struct {
 	RequireFence bool
 	// Lease is the proxy's own; its fence covers statements without one. nil for none.
 	Lease Lease
+	// Guarded returns the fences of the locks that the application holds by itself, for guards
+	// alone: nothing is checked. "" for none. It must be quick, and safe for concurrent use.
+	Guarded func() string
 	// DefaultResource is the resource of a bare token; "" makes bare tokens malformed.
 	DefaultResource fence.Resource
 	// MaxStatement is the largest text in bytes that is read. A larger one is forwarded in

@@ -70,6 +70,7 @@ const (
 	givesBack
 	asksObserve
 	asksVariable // the client's block may be open
+	setsGuarded
 )
 
 // exchange is the state of the exchange that is under way.
@@ -248,6 +249,8 @@ func (s *Session) finishExchange(by role) bool {
 		s.finishGiveBack()
 	case asksObserve, asksVariable:
 		s.finishAsk()
+	case setsGuarded:
+		s.guarded.lost = s.guarded.lost || s.exchange.err != nil
 	case asksLogin:
 		return s.loginAnswered()
 	case asksDeclared:

@@ -234,7 +234,10 @@ func (s *Session) handleCommandTag(tag []byte) {
 	name := string(bytes.TrimRight(tag, "\x00"))
 	switch {
 	case !s.tracked:
+	case name == "RESET":
+		s.guarded.lost = true
 	case name == "DISCARD ALL" || name == "DEALLOCATE ALL":
+		s.guarded.lost = true
 		s.check.ready = [kinds]bool{}
 		s.names.prepared.Cleared()
 		if name == "DISCARD ALL" && s.hold.state == policy.Doubtful {

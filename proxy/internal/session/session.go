@@ -83,6 +83,7 @@ type protection struct {
 	tx             openTransaction
 	hold           hold
 	variable       variable
+	guarded        guarded
 	callsFunctions bool // the client has sent a FunctionCall
 	lastCarrier    policy.Carrier
 	lastAt         time.Time // of the last group under a fence
@@ -144,6 +145,12 @@ type variable struct {
 	login  string // its fence at login, "" once that may have changed
 	resets bool   // since then the client has sent a text that resets, outside of a transaction
 	reset  bool   // the same, and that text's transaction is over
+}
+
+// guarded is what the session knows of wirefence.lease, which guards read.
+type guarded struct {
+	by   string // its value
+	lost bool   // that may have changed
 }
 
 // names is what the names of statements and portals mean.
