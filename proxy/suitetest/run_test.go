@@ -1,10 +1,13 @@
 package suitetest
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +16,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // binaries is where Debian's packages of PostgreSQL 15 are.
@@ -221,4 +227,58 @@ func pq(w *way) []string {
 		env = append(env, "GOFLAGS=-skip=^TestConnectionTargetSessionAttrs$")
 	}
 	return env
+}
+
+// sayingFirst is the address of a server whose sessions first send these texts: a client gets the
+// end of its login behind the last one's answer. It refuses TLS.
+func sayingFirst(t *testing.T, server string, texts []string) (addr string) {
+	return stack.Scripted(t, func(client net.Conn) {
+		up, err := net.Dial("tcp", server)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = up.Close() }()
+		const sslRequest, gssRequest = 80877103, 80877104
+		first := make([]byte, 8)
+		for asks := true; asks; {
+			if _, err := io.ReadFull(client, first); err != nil {
+				return
+			}
+			if asks = slices.Contains([]uint32{sslRequest, gssRequest}, binary.BigEndian.Uint32(first[4:])); asks {
+				_, _ = client.Write([]byte{'N'})
+			}
+		}
+		_, _ = up.Write(first)
+		go func() {
+			_, _ = io.Copy(up, client)
+			_ = up.Close()
+		}()
+		for left, head := texts, make([]byte, 5); ; {
+			if _, err := io.ReadFull(up, head); err != nil {
+				return
+			}
+			msg := slices.Concat(head, make([]byte, binary.BigEndian.Uint32(head[1:])-4))
+			if _, err := io.ReadFull(up, msg[5:]); err != nil {
+				return
+			}
+			ready := msg[0] == 'Z'
+			switch {
+			case ready && len(left) == 0:
+				_, _ = client.Write(msg)
+				_, _ = io.Copy(client, up)
+				return
+			case ready:
+				text, err := (&pgproto3.Query{String: left[0]}).Encode(nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = up.Write(text)
+				left = left[1:]
+			case len(left) == len(texts): // the login's own
+				_, _ = client.Write(msg)
+			}
+		}
+	})
 }

@@ -28,15 +28,18 @@ type suite struct {
 	run func(t *testing.T, w *way) map[string]string
 	// least is how many tests there must be.
 	least int
-	// checked says why sessions without a fence are checked, where they are.
-	checked string
 	// fenced has the tests that differ under a fence, with the reason, and encrypted those that
 	// also do with TLS. Parts of a test are among what it names.
 	fenced, encrypted map[string]string
+	// crowd says why its tests can't share one server connection.
+	crowd string
 }
 
+// ownSecond is why most suites can't share one server connection.
+const ownSecond = "its tests wait for a second session while the first has a transaction open"
+
 var suites = []suite{
-	{name: "regress", run: regress, least: 200, checked: "texts with Unicode escapes, or with paths that have wirefence in them, may set the variable", fenced: map[string]string{
+	{name: "regress", run: regress, least: 200, fenced: map[string]string{
 		"advisory_lock":  "pg_locks shows the check's lock",
 		"guc":            "the check loads PL/pgSQL, and with it the names of its settings",
 		"portals":        "pg_cursors shows the check ahead of DECLARE",
@@ -44,15 +47,15 @@ var suites = []suite{
 		"prepared_xacts": "PREPARE TRANSACTION is refused",
 		"temp":           "PREPARE TRANSACTION is refused",
 	}},
-	{name: "isolation", run: isolation, least: 100, fenced: map[string]string{"stats": "PREPARE TRANSACTION is refused"}, encrypted: map[string]string{
+	{name: "isolation", run: isolation, least: 100, crowd: ownSecond, fenced: map[string]string{"stats": "PREPARE TRANSACTION is refused"}, encrypted: map[string]string{
 		"temp-schema-cleanup": "libpq says that an SSL connection was closed",
 	}},
-	{name: "pgx", run: goTests("github.com/jackc/pgx/v5", pgx), least: 2000, setup: []string{
+	{name: "pgx", run: goTests("github.com/jackc/pgx/v5", pgx), crowd: ownSecond, least: 2000, setup: []string{
 		"CREATE EXTENSION hstore", "CREATE EXTENSION ltree", "CREATE DOMAIN uint64 AS numeric(20,0)", `CREATE ROLE " tricky, ' } "" \ test user " SUPERUSER PASSWORD 'secret'`,
 	}, encrypted: map[string]string{
 		"pgconn TestConnExecParamsContextCanceledAfterResponseBuffered": "it turns TLS off",
 	}},
-	{name: "pq", run: goTests("github.com/lib/pq", pq), least: 800, setup: []string{
+	{name: "pq", run: goTests("github.com/lib/pq", pq), crowd: ownSecond, least: 800, setup: []string{
 		"CREATE ROLE pqgo LOGIN SUPERUSER", "CREATE ROLE pqgossl LOGIN", "CREATE ROLE pqgosslcert LOGIN",
 		"CREATE ROLE pqgopassword LOGIN PASSWORD 'wordpass'", "CREATE ROLE pqgoscram LOGIN PASSWORD 'wordpass'",
 		"SET password_encryption = 'md5'; CREATE ROLE pqgomd5 LOGIN PASSWORD 'wordpass'",
@@ -68,7 +71,7 @@ var suites = []suite{
 		"TestStartupParameters":            "its fake servers have no TLS",
 		"TestUnexpectedEOF":                "its fake servers have no TLS",
 	}},
-	{name: "node-postgres", run: node, least: 200, fenced: map[string]string{
+	{name: "node-postgres", run: node, crowd: ownSecond, least: 200, fenced: map[string]string{
 		"test/integration/client/query-error-handling-tests.js": "pg_stat_activity shows the check ahead of the query",
 	}, encrypted: map[string]string{
 		"test/integration/client/connection-timeout-tests.js": "its fake servers have no TLS",
@@ -77,7 +80,7 @@ var suites = []suite{
 		"test/integration/gh-issues/2627-tests.js":            "its fake server has no TLS",
 		"test/integration/gh-issues/3174-tests.js":            "its fake servers have no TLS",
 	}},
-	{name: "psycopg2", run: psycopg2, least: 400, setup: []string{"CREATE EXTENSION hstore"}, fenced: map[string]string{
+	{name: "psycopg2", run: psycopg2, crowd: ownSecond, least: 400, setup: []string{"CREATE EXTENSION hstore"}, fenced: map[string]string{
 		"tests.test_connection.ConnectionTwoPhaseTests.test_cancel_fails_prepared":            "PREPARE TRANSACTION is refused",
 		"tests.test_lobject.LargeObjectTests.test_read_after_tpc_prepare":                     "PREPARE TRANSACTION is refused",
 		"tests.test_connection.ConnectionTwoPhaseTests.test_recovered_xids":                   "PREPARE TRANSACTION is refused",
@@ -100,7 +103,9 @@ var suites = []suite{
 // way is how a suite reaches a server of its own.
 type way struct {
 	migrated bool   // the database has the schema
-	proxied  bool   // through a proxy
+	pooled   bool   // through a PgBouncer with one server connection, in transaction mode
+	suspect  bool   // each session has first sent the texts of suspects
+	proxied  bool   // through a proxy, before the pooler
 	secured  bool   // which wants TLS
 	token    string // under a fence with this one: current or stale
 
@@ -122,6 +127,18 @@ host all pqgopassword all password
 host all pqgoscram all scram-sha-256
 host all all all trust
 `
+
+// suspects are texts without a fence that ORMs, migrations, PostgREST and psql send, and that look
+// as if they could set one.
+var suspects = []string{
+	`SELECT 1 AS U&"caf\00e9"`,
+	"SELECT 'see set_config in the manual'",
+	"COMMENT ON DATABASE regression IS 'set_config'",
+	"UPDATE pg_settings SET setting = setting WHERE name = 'work_mem'",
+	"SELECT set_config(lower('App.x'), '1', true)",
+	"DO $$ BEGIN PERFORM set_config('app.x', '1', true); END $$",
+	"CREATE OR REPLACE FUNCTION tenant() RETURNS text LANGUAGE sql AS $$ SELECT set_config('app.x', '1', true) $$",
+}
 
 // open starts a server with the databases, and the proxy.
 func (w way) open(t *testing.T, setup []string) *way {
@@ -150,14 +167,29 @@ func (w way) open(t *testing.T, setup []string) *way {
 	for _, setting := range settings {
 		stack.Exec(t, pg.URL("postgres"), "ALTER DATABASE regression SET "+setting, "ALTER DATABASE pqgo SET "+setting)
 	}
+	server := pg.Addr()
+	if w.pooled {
+		b, err := servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{Upstream: server, Clients: 100, PoolSize: 1, PoolMode: "transaction",
+			Passwords: map[string]string{"pqgo": ""}, Settings: map[string]string{"query_wait_timeout": "10"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		server, w.port = b.Addr(), stack.Port(b.Addr())
+	}
 	if w.proxied {
-		o := proxy.Options{Upstream: "postgres://" + pg.Addr() + "/", DatabaseURL: pg.URL(database), Registerer: w.metrics, MaxStatement: 64 << 20} // psycopg2 sends 50 MB
+		o := proxy.Options{Upstream: "postgres://" + server + "/", DatabaseURL: pg.URL(database), Registerer: w.metrics, MaxStatement: 64 << 20} // psycopg2 sends 50 MB
 		if w.secured {
 			a := authority.New(t)
 			pair := a.Issue(t, "localhost", "127.0.0.1")
 			o.TLS, w.root = proxy.TLS{CertFile: pair.CertFile, KeyFile: pair.KeyFile, Mode: proxy.TLSRequire}, a.CAFile
 		}
-		w.port = stack.Port(stack.Serve(t, o).Addr)
+		server = stack.Serve(t, o).Addr
+		w.port = stack.Port(server)
+	}
+	if w.suspect {
+		w.port = stack.Port(sayingFirst(t, server, suspects))
 	}
 	return &w
 }
@@ -172,9 +204,20 @@ func TestSuites(t *testing.T) {
 			var direct, migrated map[string]string
 			t.Run("direct", func(t *testing.T) { direct, _ = s.results(t, way{}) })
 			t.Run("without a fence", func(t *testing.T) {
-				if n := s.compare(t, direct, way{proxied: true}, nil).counted(t, "wirefence_checks_total"); (n != 0) != (s.checked != "") {
-					t.Errorf("%v checks: %s", n, s.checked)
+				if n := s.compare(t, direct, way{proxied: true}, nil).counted(t, "wirefence_checks_total"); n != 0 {
+					t.Errorf("%v checks", n)
 				}
+			})
+			t.Run("without a fence, behind texts that look like one", func(t *testing.T) {
+				want, _ := s.results(t, way{suspect: true})
+				s.compare(t, want, way{suspect: true, proxied: true}, nil)
+			})
+			t.Run("without a fence, before PgBouncer", func(t *testing.T) {
+				if s.crowd != "" {
+					t.Skip(s.crowd)
+				}
+				want, _ := s.results(t, way{pooled: true})
+				s.compare(t, want, way{pooled: true, proxied: true}, nil)
 			})
 			t.Run("direct, with the schema", func(t *testing.T) { migrated, _ = s.results(t, way{migrated: true}) })
 			fenced := func(t *testing.T, w way, listed map[string]string) {
@@ -221,7 +264,7 @@ func (s *suite) compare(t *testing.T, want map[string]string, w way, listed map[
 	all := differences(want, got, listed)
 	for try := 2; len(all) > 0 && try <= 3; try++ {
 		t.Logf("both run again for %v", slices.Sorted(maps.Keys(all)))
-		want, _ = s.results(t, way{migrated: w.migrated})
+		want, _ = s.results(t, way{migrated: w.migrated, pooled: w.pooled, suspect: w.suspect})
 		got, opened = s.results(t, w)
 		again := differences(want, got, listed)
 		maps.DeleteFunc(all, func(name, _ string) bool { return again[name] == "" })
