@@ -1,7 +1,7 @@
 /*
  * Holds: session-level locks beside the checks of single transactions, the lock's
- * queue, a proxy that pipelines, and takeovers. README.md says which rule each
- * define leaves out, and what is exhaustive.
+ * queue, a proxy that pipelines, and takeovers. hold_test.go says which rule each
+ * define leaves out, README.md what is exhaustive.
  *
  * There are no numbers of tokens here. A token is the current one or a stale one,
  * and a seal makes all that exist stale. So one search covers any number of

@@ -481,7 +481,7 @@ func TestTheVariableBehindAPooler(t *testing.T) {
 	}
 }
 
-// The table of docs/reference/architecture.md.
+// What a hold becomes, from each state by each event.
 func TestStatesOfAHold(t *testing.T) {
 	events := []HoldEvent{Asks, Grants, Declines, AskFails, Doubts, GivesBack, GiveBackFails}
 	for state, want := range map[HoldState][]HoldState{
