@@ -158,7 +158,8 @@ BEGIN
             AND (manner = 'needed' OR wirefence.wanted(keys) = '{}');
     END IF;
     IF holds OR manner = 'group' OR state = 'shadow' THEN
-        reason := CASE WHEN default_resource IS NOT NULL OR wirefence.check_current(split_part(coalesce(fence, variable), '=', 1), coalesce(fence, variable)) IS NOT TRUE
+        reason := CASE WHEN default_resource IS NOT NULL OR (wirefence.check_current(split_part(coalesce(fence, variable), '=', 1), coalesce(fence, variable))
+                AND wirefence.note_tokens(coalesce(fence, variable))) IS NOT TRUE
             THEN wirefence.check_all(coalesce(fence, variable), default_resource, false, false, call[1]) END;
     END IF;
     PERFORM wirefence.suppress_counting(false);

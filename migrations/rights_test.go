@@ -34,7 +34,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			"wirefence.check_rows(text,text,boolean)", "wirefence.check_several(text)", "wirefence.check_tokens(text[])", "wirefence.citus_group()", "wirefence.declare_guard(text[])",
 			"wirefence.declare_rows(text,regclass,text[],text,text,boolean)", "wirefence.decode_text(text,text)", "wirefence.drop_class(text[])", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.entry(text)",
 			"wirefence.exactly(anyelement,anyelement)", "wirefence.forget_declaration(text[])", "wirefence.forget_guard(text)", "wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_rows()",
-			"wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()", "wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)",
+			"wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()", "wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.guarded_by()",
 			"wirefence.hold_tokens(integer,text,text,text,text)", "wirefence.is_checked(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.is_distributed(regclass)",
 			"wirefence.judge_rows(text,text,boolean,boolean)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.named_fence(text)", "wirefence.note_checked(text)", "wirefence.note_tokens(text)", "wirefence.plan_locks(regclass,name)",
 			"wirefence.plan_protect(regclass,text,boolean,name)", "wirefence.plan_rows(text,regclass,text[],name)", "wirefence.plan_unprotect(regclass,name)", "wirefence.propagate(text)", "wirefence.protect(regclass,text,boolean)",
