@@ -55,10 +55,10 @@ func TestAFenceInTheName(t *testing.T) {
 		mustExec(t, app, "BEGIN; SET LOCAL application_name = '"+stale+"'; ROLLBACK; "+write)
 
 		mustExec(t, admin, "SET track_functions = 'all'; SET application_name = '"+current+"'; BEGIN")
-		before := callsOf(t, admin, "check_pairs")
+		before := callsOf(t, admin, "check_current")
 		mustExec(t, admin, write+"; "+write)
-		if n := callsOf(t, admin, "check_pairs") - before; n != 1 || locksOf(t, admin) != 1 {
-			t.Errorf("a transaction made %d checks", n)
+		if n := callsOf(t, admin, "check_current") - before; n != 2 || locksOf(t, admin) != 1 {
+			t.Errorf("a transaction made %d checks: by the variable, and by the name", n)
 		}
 		mustExec(t, admin, "ROLLBACK; SET application_name = '%4frders'")
 

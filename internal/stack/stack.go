@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -169,10 +170,10 @@ func Port(addr string) string {
 
 // ConnectAs connects by a superuser's URL as another role, which it makes if it isn't there: a
 // takeover can't end the superuser's transactions. The connection ends with the test.
-func ConnectAs(t testing.TB, url, role string) *pgx.Conn {
+func ConnectAs(t testing.TB, address, role string) *pgx.Conn {
 	t.Helper()
-	Exec(t, url, "DO $$ BEGIN CREATE ROLE "+pgx.Identifier{role}.Sanitize()+" LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-	return Connect(t, strings.Replace(url, "postgres@", role+"@", 1))
+	Exec(t, address, "DO $$ BEGIN CREATE ROLE "+pgx.Identifier{role}.Sanitize()+" LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+	return Connect(t, strings.Replace(address, "postgres@", url.User(role).String()+"@", 1))
 }
 
 // Connect opens a connection, closed with the test.

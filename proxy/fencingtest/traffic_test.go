@@ -109,7 +109,10 @@ func (tr *traffic) walk(t *testing.T, unfenced bool, kinds []model.Kind) {
 		t.Error("the model has each step, though nothing fences")
 	case unfenced:
 	case wrong != nil:
-		t.Error(wrong)
+		var pid uint32
+		_, _ = fmt.Sscanf(wrong.Error(), "ran %d/", &pid)
+		t.Errorf("%v\n%s\nits last rows: %s", wrong, strings.Join(tr.stories[pid], "\n"), stack.Value[string](t, tr.DB,
+			"SELECT coalesce(string_agg(how || ' ' || token || ' at ' || at, ', '), '') FROM (SELECT * FROM written WHERE pid = $1 ORDER BY at DESC LIMIT 5) AS w", pid))
 	case len(missing) > 0:
 		t.Errorf("no step is %v", missing)
 	}
