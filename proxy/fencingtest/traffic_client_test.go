@@ -61,7 +61,7 @@ var sessionTexts = [][]string{nil, {
 	"DO $$ BEGIN EXECUTE 'PREPARE x AS SELECT pg_advisory_unlock_all()'; END $$", "SELECT run('PREPARE x AS " + unlockByKey[:strings.Index(unlockByKey, "\n")] + "')",
 	"SELECT run('PREPARE y AS SELECT set_config(''wirefence.token'', ''orders={token}'', false)')",
 	"EXECUTE x", "EXECUTE x", "EXECUTE y", "EXECUTE y", "DEALLOCATE x", "DEALLOCATE y", "DEALLOCATE p", "DISCARD ALL",
-	"PREPARE n1 AS INSERT INTO written (token, how) VALUES (carried(), 'named by SQL')", "DEALLOCATE n1", "PREPARE n2 AS SELECT 1", "DEALLOCATE n2",
+	"PREPARE n2 AS SELECT 1", "DEALLOCATE n2",
 }}
 
 const prepareTraffic = "PREPARE p AS INSERT INTO written (token, how) VALUES (carried(), 'prepared statement')"
