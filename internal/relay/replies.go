@@ -37,11 +37,10 @@ type want struct {
 	marker []byte
 }
 
-// What is done with a reply: pass goes to the client, drop is the relay's own, own too, as a part of
+// What is done with a reply: pass goes to the client, own is the relay's, as a part of
 // the client's transaction, and keep is returned by wait. Behind unframed all bytes pass.
 var (
 	pass     = want{do: func(r *replies, reply []byte) { r.out = append(r.out, reply...) }}
-	drop     = want{do: func(*replies, []byte) {}}
 	own      = want{do: takeOwn}
 	keep     = want{do: func(r *replies, reply []byte) { r.kept = append(r.kept, bytes.Clone(reply)) }}
 	unframed = want{}

@@ -7,10 +7,7 @@ import (
 
 // transaction is one of the client's that may name locks: the scripts are in it, ahead of the first
 // command that names a lock and ahead of EXEC, and the relay takes their replies out.
-type transaction struct {
-	follow
-	refused bool
-}
+type transaction struct{ follow }
 
 // rawTransaction returns the length of the rest of a transaction whose MULTI is the last command, if
 // it is at hand as a whole and has nothing that the relay must follow: it passes as bytes.
