@@ -182,7 +182,7 @@ func dialRaw(t testing.TB, addr string) *conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 	return &conn{c, t, bufio.NewReader(c)}
 }
 

@@ -70,6 +70,7 @@ func (s *session) serve() {
 	case errors.Is(err, errProtocol), errors.Is(err, errTooLarge), errors.Is(err, errOpaque):
 		s.relay.log.Warn("ending a connection to Redis", "client", s.client.RemoteAddr().String(), "error", err, "reason", s.opaque)
 		s.replies.sendLast(refusal(err.Error()))
+		s.discardRest()
 	case errors.Is(err, errEnding):
 	case err == nil, errors.Is(err, io.EOF):
 		s.halfClose(&carrying)
@@ -84,6 +85,15 @@ func (s *session) connect(server net.Conn) bool {
 	defer s.mu.Unlock()
 	s.server = server
 	return s.ended == nil && !s.draining
+}
+
+// discardRest reads what the client still sends, for a second. Otherwise the system would reset the
+// connection, and the client could lose the last reply.
+func (s *session) discardRest() {
+	if c, ok := s.client.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		_ = s.client.SetReadDeadline(time.Now().Add(time.Second))
+		_, _ = io.Copy(io.Discard, s.client)
+	}
 }
 
 // halfClose tells the server that the client sends no more, so that it answers what it has and ends.
