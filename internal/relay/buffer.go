@@ -25,8 +25,8 @@ func (b *buffer) take(n int) {
 	}
 }
 
-// room makes room for a read, more than before if the last one had too little. What bytes returned
-// before is no longer valid then.
+// room makes room for a read, more than the last time if that was too little. Earlier results of
+// bytes are invalid afterwards.
 func (b *buffer) room() []byte {
 	free, size := len(b.data)-b.end, len(b.data)
 	switch {

@@ -24,8 +24,8 @@ var (
 	probeLua string
 )
 
-// The scripts around a command are sent whole, by EVAL: in a transaction, where the command has run
-// by then, a script that Redis has forgotten can't be loaded any more.
+// The scripts around a command are sent whole, by EVAL. EVALSHA of a script that Redis has forgotten
+// would fail inside the transaction, when the command has already run.
 var (
 	beforeText, afterText = short(lookLua + beforeLua), short(lookLua + afterLua)
 
