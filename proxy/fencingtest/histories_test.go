@@ -220,9 +220,11 @@ type holder struct {
 	random *rand.Rand
 	items  int
 	last   string // the item that was appended last
+	used   int64  // the token under which it was
 }
 
 func (h *holder) run() {
+	pause := 200 * time.Millisecond
 	for h.until.Err() == nil {
 		token, err := h.acquire()
 		if err != nil {
@@ -245,7 +247,11 @@ func (h *holder) run() {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}
-		time.Sleep(time.Duration(h.random.IntN(200)) * time.Millisecond)
+		// On a slow machine holders would take the lock from each other before one of them has used it.
+		if pause = min(2*pause, 5*time.Second); h.used == token {
+			pause = 200 * time.Millisecond
+		}
+		time.Sleep(time.Duration(h.random.Int64N(int64(pause))))
 	}
 }
 
@@ -335,7 +341,7 @@ func (h *holder) step(ctx context.Context, conn *pgx.Conn, token int64) error {
 		h.reads = append(h.reads, r)
 		h.counts["read"+where]++
 		if appends {
-			h.last = a.item
+			h.last, h.used = a.item, token
 			h.counts["appended"+where]++
 		}
 	}
