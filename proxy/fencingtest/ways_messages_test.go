@@ -82,6 +82,13 @@ func (w *world) tryAll(t *testing.T, attempts []attempt) {
 var attemptsByMessages = []attempt{
 	{"several statements behind a harmless one", "WF001", stales("select 1; select 2; " + insert)},
 	{"several statements with a COMMIT in between", "WF001", stales("begin; select 1; commit; " + insert)},
+	{"a reset that is rolled back behind one that was", "WF001", func(c *client, _ *world) error {
+		c.Must("set wirefence.token = '" + stale + "'")
+		for range 2 {
+			_ = c.Batch(pipelined("reset all", "select 1", "select 1/0")...)
+		}
+		return c.Simple(insert)
+	}},
 	{"transaction chain in one message", "WF001", texts("begin; set local wirefence.token = 'orders=34'; insert into cell values (50, 0); rollback and chain; set local wirefence.token = '" + stale + "'; " + insert)},
 	{"pipeline behind a chain", "WF001", func(c *client, _ *world) error {
 		return stack.Err(c.Exchange(1, pipelined("begin", "set local wirefence.token = 'orders=34'", "insert into cell values (51, 0)", "rollback and chain", "set local wirefence.token = '"+stale+"'", insert, "")...))

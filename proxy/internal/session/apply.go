@@ -57,6 +57,9 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 		if st.Flags.Has(sqltext.Imports) || st.Flags.Has(sqltext.Resets) && s.hold.by.Comment == "" {
 			s.doubtHold()
 		}
+		if st.Flags.Has(sqltext.Resets) {
+			s.variable.reset = false // until its own transaction is over, a ROLLBACK takes it back
+		}
 		if st.Flags.Has(sqltext.DropsPrepared) {
 			s.check.doubt = true
 			s.check.batch = [kinds]uint32{} // what this batch has prepared is dropped, too

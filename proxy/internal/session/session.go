@@ -144,7 +144,7 @@ type variable struct {
 	named  bool   // the client has named it, by which a function may set it; or its name looks like a fence
 	login  string // its fence at login, "" once that may have changed
 	resets bool   // since then the client has sent a text that resets, outside of a transaction
-	reset  bool   // the same, and that text's transaction is over
+	reset  bool   // the same, and the transaction of the last such text is over
 }
 
 // guarded is what the session knows of wirefence.lease, which guards read.
