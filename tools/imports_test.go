@@ -102,6 +102,8 @@ var imports = []struct {
 
 	{"internal/adopt/a.go", module + "/fence", ""},
 	{"internal/adopt/a.go", module + "/lockclient", "adopt"},
+	{"internal/adopt/advisory/a.go", module + "/internal/adopt", ""},
+	{"internal/adopt/advisory/a.go", module + "/proxy", "advisory"},
 	{"internal/relay/a.go", module + "/internal/adopt", ""},
 	{"internal/relay/a.go", module + "/internal/quietlog", ""},
 	{"internal/relay/a.go", module + "/lockclient", ""},

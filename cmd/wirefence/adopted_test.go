@@ -122,10 +122,12 @@ func TestALockInRedisFencesAll(t *testing.T) {
 
 func TestSettingsOfAdoptedLocks(t *testing.T) {
 	for settings, want := range map[[3]string]string{
-		{"WIREFENCE_LEASE_FROM=redis:job"}:          "it is written LOCK=RESOURCE",
-		{"WIREFENCE_LEASE_FROM=advisory:42=orders"}: "follows locks in Redis alone",
-		{"WIREFENCE_LEASE_FROM=redis:job=orders"}:   "needs WIREFENCE_REDIS_LISTEN",
-		{"WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:      "needs WIREFENCE_LEASE_FROM",
+		{"WIREFENCE_LEASE_FROM=redis:job"}:                                                "it is written LOCK=RESOURCE",
+		{"WIREFENCE_LEASE_FROM=row:jobs(1)=orders"}:                                       "follows advisory locks and locks in Redis",
+		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}: "needs a lock in Redis",
+		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_DATABASE_URL="}:            "needs WIREFENCE_DATABASE_URL",
+		{"WIREFENCE_LEASE_FROM=redis:job=orders"}:                                         "needs WIREFENCE_REDIS_LISTEN",
+		{"WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                            "needs WIREFENCE_LEASE_FROM",
 		{"WIREFENCE_LEASE_FROM=redis:job=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1", "WIREFENCE_REDIS_URL=redis-cluster://127.0.0.1:2"}: "luster",
 	} {
 		all := []string{"WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/x"}
