@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/internal/authority"
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
@@ -183,6 +184,25 @@ func (s *standby) comesByTLS(t *testing.T) <-chan error {
 		over <- err
 	}()
 	return over
+}
+
+// A server that is stopped isn't ready, though the system accepts connections for it.
+func TestReadyNeedsAnAnswer(t *testing.T) {
+	t.Parallel()
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
+	server := stack.Serve(t, proxy.Options{Upstream: "postgres://" + pg.Addr() + "/", ConnectTimeout: time.Second})
+	ready := func() int {
+		answer := httptest.NewRecorder()
+		server.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		return answer.Code
+	}
+	if err := pg.Pause(); err != nil || ready() != 503 {
+		t.Errorf("a stopped server is ready, %v", err)
+	}
+	if err := pg.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	stack.Eventually(t, "it is ready", func() bool { return ready() == 200 })
 }
 
 func TestReadyByRole(t *testing.T) {

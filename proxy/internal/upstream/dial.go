@@ -167,15 +167,14 @@ func (u *Upstream) Cancel(ctx context.Context, r Route, packet []byte) error {
 	return err
 }
 
-// Reachable returns an error if no server can be reached.
+// Reachable returns an error if no server answers. It asks for TLS, also where sessions have none: the
+// system accepts connections for a server that is stopped.
 func (u *Upstream) Reachable(ctx context.Context) error {
 	var failures []error
 	for _, h := range u.Hosts {
-		ctx, cancel := context.WithTimeout(ctx, u.timeout)
-		conn, err := u.dialer.DialContext(ctx, h.Network, h.Addr)
-		cancel()
+		link, err := u.Dial(ctx, Route{Host: h, TLS: true, fallback: true})
 		if err == nil {
-			return conn.Close()
+			return link.Close()
 		}
 		failures = append(failures, err)
 	}
