@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
@@ -18,9 +22,10 @@ import (
 
 type migrateSettings struct {
 	OwnerSettings
-	Failover string `env:"WIREFENCE_FAILOVER" oneof:"reacquire|trust" help:"the [policy](../failover.md) of all resources in a new schema: ~reacquire~ (the default), or ~trust~, for storage that keeps every commit across a failover; a server that doesn't report its timeline needs ~trust~"`
-	Citus    string `env:"WIREFENCE_CITUS" oneof:"coordinator|nodes" help:"which nodes of [Citus](engines.md#citus) have the tokens, and take fenced clients: the ~coordinator~ (the default), or all ~nodes~. At the coordinator it migrates the workers, too, by the addresses that Citus has of them"`
-	DryRun   bool   `env:"--dry-run" help:"print the SQL that would run, and change nothing"`
+	Failover string        `env:"WIREFENCE_FAILOVER" oneof:"reacquire|trust" help:"the [policy](../failover.md) of all resources in a new schema: ~reacquire~ (the default), or ~trust~, for storage that keeps every commit across a failover; a server that doesn't report its timeline needs ~trust~"`
+	Citus    string        `env:"WIREFENCE_CITUS" oneof:"coordinator|nodes" help:"which nodes of [Citus](engines.md#citus) have the tokens, and take fenced clients: the ~coordinator~ (the default), or all ~nodes~. At the coordinator it migrates the workers, too, by the addresses that Citus has of them"`
+	DryRun   bool          `env:"--dry-run" help:"print the SQL that would run, and change nothing"`
+	Wait     time.Duration `env:"--wait" envDefault:"0s" range:"0.." help:"time to wait for a server that is starting, or that can't be reached yet"`
 	OutputSettings
 }
 
@@ -37,13 +42,40 @@ Don't use the proxy's role, which must not have wirefence_owner: name another wi
 WIREFENCE_OWNER_URL.`,
 		Args: exactly(0, "no arguments"),
 	}, func(c *cobra.Command, cfg migrateSettings, _ []string) error {
-		conn, err := cfg.connect(c.Context(), "a role that may create the schema")
+		conn, err := cfg.await(c.Context())
 		if err != nil {
 			return err
 		}
 		defer closeConn(conn)
 		return suggestOwner(cfg.migrate(c.Context(), conn, c.OutOrStdout()))
 	})
+}
+
+// await connects, and tries again for a while where another try may succeed.
+func (cfg migrateSettings) await(ctx context.Context) (*pgx.Conn, error) {
+	for until, told := time.Now().Add(cfg.Wait), false; ; told = true {
+		conn, err := cfg.connect(ctx, "a role that may create the schema")
+		if err == nil || !mayPass(err) || time.Now().After(until) {
+			return conn, err
+		}
+		if !told {
+			fmt.Fprintf(os.Stderr, "wirefence: waiting for the server for %s: %v\n", cfg.Wait, err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// mayPass reports whether an error of a connect may be over soon: the server is starting, full, or
+// can't be reached.
+func mayPass(err error) bool {
+	if refusal := (*pgconn.PgError)(nil); errors.As(err, &refusal) {
+		return refusal.Code == "57P03" || refusal.Code == "53300"
+	}
+	return errors.As(err, new(*net.OpError)) || errors.As(err, new(*net.DNSError)) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 }
 
 func (cfg migrateSettings) migrate(ctx context.Context, conn *pgx.Conn, w io.Writer) (err error) {

@@ -152,8 +152,9 @@ var faults = map[string][]struct{ old, replacement, noticed string }{
 		{"          livenessProbe:\n            httpGet:\n              path: /livez\n              port: admin\n", "          livenessProbe:\n            httpGet:\n              path: /livez\n              port: postgres\n", "liveness probe"},
 	},
 	manifestDir + "/migrate.yaml": {
-		{"restartPolicy: Never", "restartPolicy: Always", "job restarts"},
-		{"args: [\"migrate\"]", "args: [\"proxy\"]", "runs proxy"},
+		{"restartPolicy: OnFailure", "restartPolicy: Never", "job doesn't restart"},
+		{"args: [\"migrate\"", "args: [\"proxy\"", "runs proxy"},
+		{", \"--wait=60s\"", "", "runs migrate"},
 		{"name: wirefence-owner\n", "name: wirefence-issuer\n", "there is no secret wirefence-issuer"},
 		{"  ttlSecondsAfterFinished: 600\n", "", "job stays for ever"},
 	},

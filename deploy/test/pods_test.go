@@ -77,9 +77,9 @@ func proxyMisses(proxy corev1.Container) (m misses) {
 	return m
 }
 
-func runs(container corev1.Container, command string) (m misses) {
+func runs(container corev1.Container, command ...string) (m misses) {
 	m.want(strings.HasPrefix(container.Image, wirefenceImage), "its image is not Wirefence's")
-	m.want(len(container.Command) == 0 && slices.Equal(container.Args, []string{command}), "it runs %s", strings.Join(append(container.Command, container.Args...), " "))
+	m.want(len(container.Command) == 0 && slices.Equal(container.Args, command), "it runs %s", strings.Join(append(container.Command, container.Args...), " "))
 	return m
 }
 
