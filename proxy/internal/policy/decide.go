@@ -125,7 +125,7 @@ func (f *Facts) uncoverable(m *Message, by Carrier, setter int) (Action, bool) {
 	i := slices.IndexFunc(m.Statements, func(st sqltext.Statement) bool {
 		return st.Class == sqltext.PreparesTransaction || st.Class == sqltext.EndsPrepared
 	})
-	if !m.TooLarge && (i < 0 || f.CurrentBlock() == FailedBlock) {
+	if !m.TooLarge && (i < 0 || f.CurrentBlock() == FailedBlock && !slices.ContainsFunc(m.Statements[:i], endsFailure)) {
 		return Action{}, false
 	}
 	reason, suspected := EndsUnseen, by.Variable
@@ -224,7 +224,7 @@ func (m *Message) PreparesTransaction() bool {
 }
 
 func endsBlock(m *Message) bool {
-	return slices.ContainsFunc(m.Statements, func(st sqltext.Statement) bool { return endsClass(st.Class) })
+	return slices.ContainsFunc(m.Statements, endsFailure)
 }
 
 // standsAlone reports whether a message can't share a transaction with a check. Several

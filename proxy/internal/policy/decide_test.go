@@ -433,6 +433,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"too late to ask":                        {situation(inBlock, batchRan), as(Execute, kept), not(TransactionKept)},
 		"asked ahead of the batch":               {situation(inBlock, func(f *Facts) { batched(f); f.Answer, f.About = Empty, variable }), as(Bind, kept), "forward"},
 		"in a failed block":                      {situation(failedBlock), saying(kept), "forward"},
+		"behind its ROLLBACK TO":                 {situation(unfenced, failedBlock, fenced, underComment), saying("ROLLBACK TO s; " + kept), refused(fence.CannotBeFenced, TransactionKept, 1)},
 		"of a transaction that was fenced":       {situation(unfenced, inBlock, fenced), saying(kept), "ask"},
 		"by a comment":                           {situation(unfenced, inBlock, fenced, underComment), saying(kept), not(TransactionKept)},
 		"under a hold":                           {situation(unfenced, inBlock, fenced, func(f *Facts) { f.Judged = true }), saying(kept), not(TransactionKept)},

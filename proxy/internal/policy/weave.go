@@ -143,7 +143,7 @@ func (c *coverage) pass(f *Facts, st *sqltext.Statement) {
 		c.checked, c.outside = false, false
 		c.locked = c.locked && st.Class == sqltext.Precedes
 		c.counts = c.counts && !c.taken
-		c.failed = c.failed && !endsClass(st.Class)
+		c.failed = c.failed && !endsFailure(*st)
 	}
 	if f.Pooled && c.by.Comment == "" { // there only SET LOCAL counts
 		c.by.Variable = (c.by.Variable || st.Flags.Has(sqltext.Sets)) && st.Class != sqltext.Ends
@@ -156,6 +156,7 @@ func (c *coverage) pass(f *Facts, st *sqltext.Statement) {
 	c.ran = true
 }
 
-func endsClass(c sqltext.Class) bool {
-	return c == sqltext.Ends || c == sqltext.Undoes || c == sqltext.PreparesTransaction
+// endsFailure reports whether a block that has failed goes on, or is over, behind a statement.
+func endsFailure(st sqltext.Statement) bool {
+	return st.Class == sqltext.Ends || st.Class == sqltext.Undoes || st.Class == sqltext.PreparesTransaction
 }
