@@ -106,8 +106,12 @@ func (c *conn) run(began time.Time, cand *candidate, fromClient *buffer) {
 		if name := core.ActualDatabase(); name != "" {
 			c.origin.Database = name
 		}
-		if follow := c.server.options.Locks; follow != nil && c.origin.PID != 0 {
+		switch follow := c.server.options.Locks; {
+		case follow == nil:
+		case core.FollowsLocks() && c.origin.PID != 0:
 			c.locks = follow(c.origin.PID, c.origin.Database)
+		default:
+			c.server.logLimits.unfollowed.On(c.log).Warn("cannot follow the session's advisory locks, so its guarded writes are refused: a transaction pooler stands before the server, or it is a replication connection. Name PostgreSQL itself in WIREFENCE_UPSTREAM")
 		}
 	})
 	c.server.metrics.logins.Inc()

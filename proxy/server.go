@@ -50,7 +50,7 @@ type Server struct {
 
 	// logLimits are for events that may hit every client at once.
 	logLimits struct {
-		standbyRefusals, endedSessions, refusedClients, unreachable, failedLookups quietlog.Limiter
+		standbyRefusals, endedSessions, refusedClients, unreachable, failedLookups, unfollowed quietlog.Limiter
 	}
 
 	shutdown   chan struct{} // closed by the first Shutdown

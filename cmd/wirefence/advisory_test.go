@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -166,4 +167,20 @@ func TestAnAdvisoryLockWithoutASeal(t *testing.T) {
 	stack.Eventually(t, "the lock is free", func() (free bool) {
 		return again.QueryRow(t.Context(), tryLock, 42).Scan(&free) == nil && free
 	})
+}
+
+// Before a pooler in transaction mode a session-level lock is the next client's, too: none is followed,
+// and the log says so.
+func TestAnAdvisoryLockBeforeATransactionPooler(t *testing.T) {
+	stack.NeedsMore(t, "PgBouncer")
+	url := advisoryDatabase(t)
+	cfg := stack.Connect(t, url).Config()
+	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})).EndWith(t)
+	a := newLeader(t, url, "WIREFENCE_UPSTREAM=postgres://"+pooler.Addr()+"/")
+	if !a.tries(t, tryLock, 42) {
+		t.Fatal("the lock is taken")
+	}
+	a.gets(t, "WF002", a.work, intoOrders)
+	a.stderr.Await(t, "cannot follow the session's advisory locks")
 }

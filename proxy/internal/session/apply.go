@@ -86,7 +86,7 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.Unlocks) {
 		s.doubtHold()
 	}
-	if s.cfg.FollowsLocks && flags&(sqltext.Locks|sqltext.Unlocks) != 0 && !s.pooled {
+	if flags&(sqltext.Locks|sqltext.Unlocks) != 0 && s.FollowsLocks() {
 		s.locks = locksNamed
 	}
 }

@@ -24,6 +24,10 @@ func (s *Session) withholds(msg []byte) bool {
 	return s.locks == locksDue
 }
 
+// FollowsLocks reports whether LocksDue may ever be true: behind a transaction pooler the client's
+// server process may be another's in the next transaction.
+func (s *Session) FollowsLocks() bool { return s.cfg.FollowsLocks && s.tracked && !s.pooled }
+
 // LocksDue reports whether the driver has to look at the client's advisory locks, and to call
 // LocksSeen and then FromServer.
 func (s *Session) LocksDue() bool { return s.locks == locksDue }
