@@ -16,13 +16,16 @@ import (
 )
 
 // about describes this process.
-func (cfg proxySettings) about(server *proxy.Server, began time.Time) api.About {
+func (cfg proxySettings) about(server *proxy.Server, adopted *adopted, began time.Time) api.About {
 	a := api.About{
 		Version: thisBuild().Version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: string(cfg.Mode), UnfencedWrites: string(cfg.UnfencedWrites),
 		Settings: cfg.withoutSecrets(),
 	}
 	if cfg.LeaseOf != "" {
 		a.Lease = &api.OwnLease{Resource: cfg.LeaseOf, Held: server.Leading()}
+	}
+	for _, l := range adopted.leases() {
+		a.Adopted = append(a.Adopted, api.AdoptedLease(l))
 	}
 	for _, h := range server.Hosts() {
 		role := "unknown"
