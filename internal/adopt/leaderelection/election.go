@@ -13,6 +13,7 @@ import (
 	"github.com/wirefence/wirefence/internal/adopt/seal"
 	"github.com/wirefence/wirefence/internal/apiserver"
 	"github.com/wirefence/wirefence/internal/quietlog"
+	"github.com/wirefence/wirefence/lockclient"
 )
 
 // election follows one Lease.
@@ -31,11 +32,12 @@ type election struct {
 	term    *term           // nil while the application isn't the holder, or this process didn't see it elected
 }
 
-// term is a tenure of the application, from its election on. Its token is its goroutine's.
+// term is a tenure of the application, from its election on.
 type term struct {
 	tenure
-	token  fence.Token
+	token  fence.Token // written by its goroutine, under the election's mu
 	sealed bool
+	began  bool          // a lease has; of the election's mu
 	again  chan struct{} // takes a renewal behind the lease's end
 	cancel context.CancelFunc
 }
@@ -112,7 +114,11 @@ func (e *election) observe(l apiserver.Lease, exists bool, at time.Time) {
 			e.refuse("it was held before this sidecar saw it, maybe by an earlier process: the next election counts")
 		}
 	case tenureOf(before) != tenureOf(l):
-		e.endTerm(whyEnded(before, l, exists))
+		reason := whyEnded(before, l, exists)
+		if own, _ := isOwn(before.Spec.HolderIdentity, e.opts.Owner); own && (e.term == nil || !e.term.began) {
+			e.opts.Book.Refuse(e.leaseOf(before.Spec.HolderIdentity), reason) // in place of why none had begun
+		}
+		e.endTerm(reason)
 		e.elect(l)
 	case e.term != nil && !e.opts.Book.Extend(e.lock.Resource, e.term.token, at.Add(duration(l))):
 		select {
@@ -200,12 +206,50 @@ func (e *election) serve(ctx context.Context, t *term) {
 			sleep(ctx, e.opts.Retry)
 			continue
 		}
+		e.awaitEnd(ctx, t)
+	}
+}
+
+// awaitEnd returns when the lease of a term must begin again, or ctx has ended.
+func (e *election) awaitEnd(ctx context.Context, t *term) {
+	compare := time.NewTicker(e.opts.Compare)
+	defer compare.Stop()
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.again:
+			return
+		case <-compare.C:
+			if t.sealed && !e.isLast(ctx, t) {
+				return
+			}
 		}
 	}
+}
+
+// isLast reports whether a term's grant is the last one in the databases that answer. One that doesn't
+// know it, as after a promotion, has it sealed again. A revocation ends the term.
+func (e *election) isLast(ctx context.Context, t *term) bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	grants, _ := lockclient.LastGrants(ctx, nil, e.opts.Sealers, e.lock.Resource, true)
+	for _, last := range grants {
+		switch {
+		case last.Former || last.Token < t.token:
+			t.sealed = false
+			e.opts.Book.End(e.lock.Resource, t.token, "a database no longer knows its grant")
+			return false
+		case last.Token > t.token:
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			if e.term == t {
+				e.endTerm("the lease was revoked, or granted to another holder")
+			}
+			return false
+		}
+	}
+	return true
 }
 
 // Reasons for which an election has no lease yet.
@@ -266,5 +310,6 @@ func (e *election) hold(t *term, l apiserver.Lease, sent time.Time) error {
 	if !e.opts.Book.Begin(lease) {
 		return errTime
 	}
+	t.began = true
 	return nil
 }

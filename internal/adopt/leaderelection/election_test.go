@@ -197,6 +197,8 @@ func TestIdentities(t *testing.T) {
 	if l := w.lease(); w.book.Fence() != "" || !strings.Contains(l.Ended, "web-1_UUID") {
 		t.Errorf("lease %+v", l)
 	}
+	s.Candidate("orders", other).Lead(t)
+	w.ended(t, "the Lease is another holder's")
 	s.Candidate("orders", own).Lead(t)
 	w.holds(t, s.Candidate("orders", own).Token(t))
 }
@@ -245,6 +247,27 @@ func TestATokenThatIsBehind(t *testing.T) {
 	w.db.Exec(t, "SELECT wirefence.revoke('orders')", "SELECT wirefence.revoke('orders')")
 	a.Lead(t)
 	w.holds(t, token+3)
+}
+
+// After a promotion the leader's election is sealed again, with a token that counts there. A revocation
+// ends its lease until the next election.
+func TestAPromotionAndARevocation(t *testing.T) {
+	t.Parallel()
+	s := apiservertest.Start(t)
+	w := start(t, s, suite.Database(t, 0))
+	a := s.Candidate("orders", own)
+	a.Lead(t)
+	w.holds(t, a.Token(t))
+	first := w.lease().Token
+	w.db.Exec(t, "UPDATE wirefence.resource_locks SET sealed_under = 'another/1' WHERE resource_id = 'orders'")
+	stack.Eventually(t, "the election is sealed again", func() bool { l := w.lease(); return l.Ended == "" && l.Token > first })
+	w.holds(t, int64(w.lease().Token))
+
+	w.db.Exec(t, "SELECT wirefence.revoke('orders')")
+	w.ended(t, "the lease was revoked, or granted to another holder")
+	a.Lead(t)
+	s.Candidate("orders", later).Lead(t)
+	stack.Eventually(t, "the next election counts", func() bool { l := w.lease(); return l.Ended == "" && l.Holder == later })
 }
 
 // Without rights for the Lease the sidecar isn't ready, and says what it needs.

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/adopt"
 	"github.com/wirefence/wirefence/internal/apiserver"
 	"github.com/wirefence/wirefence/internal/quietlog"
 )
@@ -115,6 +117,15 @@ func (e *election) look(ctx context.Context) (apiserver.Seen, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	return e.opts.Client.Look(ctx, e.lock.Space, e.lock.Name)
+}
+
+// Look reads who holds a Lease, "" for nobody, and the token of that election, which a seal may raise.
+func Look(ctx context.Context, client *apiserver.Client, lock adopt.Lock) (holder string, token fence.Token, err error) {
+	seen, err := client.Look(ctx, lock.Space, lock.Name)
+	if err != nil || seen.Lease.Spec.HolderIdentity == "" {
+		return "", 0, err
+	}
+	return seen.Lease.Spec.HolderIdentity, tokenOf(seen.Lease), nil
 }
 
 // sleep waits, or returns earlier when ctx ends.

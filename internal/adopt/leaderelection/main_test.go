@@ -63,7 +63,7 @@ func prepare(t *testing.T, w *world, changes ...func(*Options)) *Follower {
 		t.Fatal(err)
 	}
 	o := Options{
-		Client: client, Locks: locks, Owner: "web-1", Book: w.book, Retry: 20 * time.Millisecond,
+		Client: client, Locks: locks, Owner: "web-1", Book: w.book, Retry: 20 * time.Millisecond, Compare: 50 * time.Millisecond,
 		Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool, Source: Source}},
 		Logger:  slog.New(slog.NewTextHandler(w.log, nil)),
 	}

@@ -47,6 +47,8 @@ type Options struct {
 	SealTimeout time.Duration
 	// Retry is the pause behind a failure. Default 1s.
 	Retry time.Duration
+	// Compare is how often a grant is compared with the last one in the databases. Default 5s.
+	Compare time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -54,6 +56,7 @@ func (o Options) withDefaults() Options {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.SealTimeout, o.Retry = cmp.Or(o.SealTimeout, 15*time.Second), cmp.Or(o.Retry, time.Second)
+	o.Compare = cmp.Or(o.Compare, 5*time.Second)
 	return o
 }
 
