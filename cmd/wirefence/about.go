@@ -123,7 +123,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 func (cfg proxySettings) examine(ctx context.Context) ([]doctor.Result, error) {
 	settings := doctorSettings{
 		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, ResourceSettings: ResourceSettings{IssuerSettings: IssuerSettings{cfg.DatabaseURL}}, Upstream: cfg.Upstream, Witness: cfg.WitnessURL, Listen: cfg.Listen,
-		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.LeaseOf, TTL: cfg.TTL, Timeout: 10 * time.Second,
+		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.LeaseOf, LeaseFrom: cfg.LeaseFrom, Kubernetes: cfg.Kubernetes, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)
 	if err != nil {

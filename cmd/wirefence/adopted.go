@@ -102,15 +102,24 @@ func (a *adopted) followElections(cfg proxySettings, leases *leases, registry pr
 	if o.Owner = cmp.Or(o.Owner, host); o.Owner == "" {
 		return fmt.Errorf("the host's name, give WIREFENCE_LEASE_OWNER: %w", err)
 	}
-	server, err := apiserver.ParseOptions(cfg.Kubernetes)
-	if err == nil {
-		o.Client, err = apiserver.New(server)
-	}
-	if err != nil {
-		return fmt.Errorf("WIREFENCE_KUBERNETES_URL: %w", err)
+	if o.Client, err = openAPIServer(cfg.Kubernetes); err != nil {
+		return err
 	}
 	a.kube, err = leaderelection.New(o)
 	return err
+}
+
+// openAPIServer makes a client of the API server of Kubernetes. It doesn't connect yet.
+func openAPIServer(url string) (*apiserver.Client, error) {
+	o, err := apiserver.ParseOptions(url)
+	if err != nil {
+		return nil, fmt.Errorf("WIREFENCE_KUBERNETES_URL: %w", err)
+	}
+	client, err := apiserver.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("WIREFENCE_KUBERNETES_URL: %w", err)
+	}
+	return client, nil
 }
 
 // adopting are the sealers of grants that another service than the lease store counts.

@@ -166,6 +166,10 @@ func TestALeaderElectionIsFenced(t *testing.T) {
 	a.gets(t, "", "ROLLBACK")
 	a.gets(t, "WF002", insert)
 	adopted(a).expect(t, 0).says(t, "the Lease is another holder's")
+	examine := []string{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_KUBERNETES_URL=" + kube.Setting(), "WIREFENCE_DATABASE_URL=" + url}
+	wirefence(t, examine, "doctor").says(t, "resources.adopted", "kubernetes:shop/orders is sealed for")
+	kube.Candidate("orders", "web-3").Lead(t)
+	wirefence(t, examine, "doctor").says(t, "no sidecar has sealed that")
 	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + url}, "history", "orders").expect(t, 0).says(t, candidates[1].Identity)
 }
 

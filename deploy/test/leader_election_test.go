@@ -102,7 +102,7 @@ type pod struct {
 // elect begins to compete for the Lease, and gives it up at stop, or leaves it until its time passes.
 func (p *pod) elect(t *testing.T, kube *apiservertest.Server, release bool) {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: kube.URL, BearerTokenFile: kube.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: kube.CAFile}})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: kube.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}, BearerTokenFile: kube.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: kube.CAFile}})
 	if err != nil {
 		t.Fatal(err)
 	}
