@@ -34,6 +34,8 @@ type conn struct {
 	holdScheduled bool          // the holdReleaser's queue has it
 	exchangeEnded chan struct{} // closed when the proxy's exchange has been answered; nil if no cancel waits for that
 	traffic       traffic
+	locks         SessionLocks // nil if they aren't followed
+	looking       bool         // at them
 
 	once  sync.Once     // finish
 	ended chan struct{} // closed when the session has ended
@@ -104,6 +106,9 @@ func (c *conn) run(began time.Time, cand *candidate, fromClient *buffer) {
 		if name := core.ActualDatabase(); name != "" {
 			c.origin.Database = name
 		}
+		if follow := c.server.options.Locks; follow != nil && c.origin.PID != 0 {
+			c.locks = follow(c.origin.PID, c.origin.Database)
+		}
 	})
 	c.server.metrics.logins.Inc()
 	c.server.metrics.loginSeconds.Observe(time.Since(began).Seconds())
@@ -161,6 +166,9 @@ func (c *conn) finish() {
 	c.once.Do(func() {
 		close(c.ended)
 		c.refusals.End()
+		if c.locks != nil {
+			c.locks.End()
+		}
 		c.log.Debug("session ended")
 		c.server.unregister(c)
 	})
@@ -202,8 +210,29 @@ func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over boo
 		}
 		over = core.Fatal() != nil
 		c.updateHold(core)
+		if core.LocksDue() && !c.looking {
+			c.looking = true
+			go c.guard(c.lookAtLocks)
+		}
 	})
 	return used, wake, over
+}
+
+// lookAtLocks looks at the session's own advisory locks, and has the answer passed on that waits for
+// that.
+func (c *conn) lookAtLocks() {
+	var failed *wire.Error
+	if c.locks != nil {
+		if err := c.locks.Look(); err != nil {
+			failed = &wire.Error{Code: "57P01", Message: "terminating connection: the grant of an advisory lock could not be recorded", Detail: err.Error(),
+				Hint: "The lock is free again. Connect, and take it anew."}
+		}
+	}
+	c.withCore(func(core *session.Session) {
+		c.looking = false
+		core.LocksSeen(failed)
+		c.driver.wakeServerSide()
+	})
 }
 
 // updateHold schedules the release of the session's hold, and wakes the cancel requests

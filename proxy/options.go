@@ -95,6 +95,11 @@ type Options struct {
 	// for none. Each session has them in wirefence.lease, which guards read; nothing else is
 	// checked for them. It must be quick, and safe for concurrent use. By default there are none.
 	Guarded func() string
+	// Locks follows the advisory locks that a session takes by itself: by the process ID of its
+	// server process, and its database. It returns nil if they aren't followed there. It must be
+	// quick, and safe for concurrent use. By default none are followed, and behind a transaction
+	// pooler never.
+	Locks func(pid uint32, database string) SessionLocks
 	// Standby says how clients are served while the Lease isn't held. Default ReadOnly.
 	Standby Standby
 	// StandbyWait is how long a client waits for the Lease with Standby Wait, before
@@ -246,6 +251,16 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
+// SessionLocks follows the advisory locks of one session.
+type SessionLocks interface {
+	// Look is called outside of transactions, behind statements that may have taken or released
+	// a lock; their answer waits for its return. An error ends the session with 57P01, which frees
+	// its locks.
+	Look() error
+	// End is called once, when the session is over. A Look that is under way returns soon then.
+	End()
+}
+
 func (o *Options) sessionConfig(pooling string) *session.Config {
 	modes := map[Mode]session.Mode{Enforce: session.Enforce, Shadow: session.Shadow, Off: session.Off}
 	var lease session.Lease
@@ -259,6 +274,7 @@ func (o *Options) sessionConfig(pooling string) *session.Config {
 		DefaultResource: fence.Resource(o.Resource),
 		Lease:           lease,
 		Guarded:         o.Guarded,
+		FollowsLocks:    o.Locks != nil,
 		MaxStatement:    o.MaxStatement,
 		Pooling:         poolings[pooling],
 		Hold:            o.Hold,

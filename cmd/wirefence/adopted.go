@@ -14,6 +14,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/adopt"
+	"github.com/wirefence/wirefence/internal/adopt/advisory"
 	"github.com/wirefence/wirefence/internal/adopt/leaderelection"
 	"github.com/wirefence/wirefence/internal/apiserver"
 	"github.com/wirefence/wirefence/internal/relay"
@@ -23,7 +24,7 @@ import (
 
 // AdoptSettings name the locks that the application takes by itself.
 type AdoptSettings struct {
-	LeaseFrom   string `env:"WIREFENCE_LEASE_FROM" group:"Leases" type:"lock,..." help:"the locks that the application takes [by itself](../howto/redis-lock.md), each with the resource whose lease follows it, separated by commas: ~redis:KEY=RESOURCE~, which needs ~WIREFENCE_REDIS_LISTEN~ and ~WIREFENCE_REDIS_URL~, and ~kubernetes:NAMESPACE/NAME=RESOURCE~ for [the Lease of a leader election](../howto/leader-election.md). Needs ~WIREFENCE_DATABASE_URL~"`
+	LeaseFrom   string `env:"WIREFENCE_LEASE_FROM" group:"Leases" type:"lock,..." help:"the locks that the application takes by itself, each with the resource whose lease follows it, separated by commas: ~advisory:42=RESOURCE~ or ~advisory:7,42=RESOURCE~ for an [advisory lock](../howto/advisory-lock.md); ~redis:KEY=RESOURCE~ for a [key in Redis](../howto/redis-lock.md), which needs ~WIREFENCE_REDIS_LISTEN~ and ~WIREFENCE_REDIS_URL~; ~kubernetes:NAMESPACE/NAME=RESOURCE~ for [the Lease of a leader election](../howto/leader-election.md). Needs ~WIREFENCE_DATABASE_URL~"`
 	LeaseScope  string `env:"WIREFENCE_LEASE_SCOPE" group:"Leases" oneof:"guards|all" envDefault:"guards" help:"what the leases of ~WIREFENCE_LEASE_FROM~ count for: ~guards~: tables that are protected with their resources, and nothing else; ~all~: all that the application does, as with ~WIREFENCE_LEASE~"`
 	LeaseOwner  string `env:"WIREFENCE_LEASE_OWNER" group:"Leases" type:"name" help:"what the holder of a Lease of Kubernetes must begin with to be this sidecar's application: its identity is ~OWNER_UUID~; by default the host's name, which is the pod's"`
 	Kubernetes  string `env:"WIREFENCE_KUBERNETES_URL" group:"Leases" type:"url" help:"the API server of the Leases in ~WIREFENCE_LEASE_FROM~: ~https://host:6443?ca=FILE&token=FILE~; by default that of the pod's cluster, with the pod's service account, which needs the verbs ~list~ and ~watch~ for them"`
@@ -33,12 +34,13 @@ type AdoptSettings struct {
 // adopted is the leases that follow the application's own locks. A nil one is that of a proxy without
 // WIREFENCE_LEASE_FROM.
 type adopted struct {
-	book  adopt.Book
-	first fence.Resource
-	locks adopt.From
-	relay *relay.Relay             // nil without locks in Redis
-	kube  *leaderelection.Follower // nil without Leases of Kubernetes
-	log   *slog.Logger
+	book     adopt.Book
+	first    fence.Resource
+	locks    adopt.From
+	relay    *relay.Relay             // nil without locks in Redis
+	advisory *advisory.Follower       // nil without advisory locks
+	kube     *leaderelection.Follower // nil without Leases of Kubernetes
+	log      *slog.Logger
 }
 
 // newAdopted prepares what follows the locks. It doesn't connect yet.
@@ -51,14 +53,14 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 		return nil, errors.New("WIREFENCE_REDIS_LISTEN needs WIREFENCE_LEASE_FROM, which names the locks")
 	case len(locks) == 0:
 		return nil, nil
-	case len(locks.Of(adopt.Redis))+len(locks.Of(adopt.Kubernetes)) < len(locks):
-		return nil, errors.New("WIREFENCE_LEASE_FROM: this version follows locks in Redis and Leases of Kubernetes alone, as in redis:KEY=RESOURCE and kubernetes:NAMESPACE/NAME=RESOURCE")
+	case len(locks.Of(adopt.Row)) > 0:
+		return nil, errors.New("WIREFENCE_LEASE_FROM: this version follows advisory locks, locks in Redis and Leases of Kubernetes, as in advisory:42=RESOURCE, redis:KEY=RESOURCE and kubernetes:NAMESPACE/NAME=RESOURCE")
+	case cfg.DatabaseURL == "":
+		return nil, errors.New("WIREFENCE_LEASE_FROM needs WIREFENCE_DATABASE_URL, where the application's locks are sealed")
 	case len(locks.Of(adopt.Redis)) > 0 && (cfg.RedisListen == "" || cfg.RedisURL == ""):
 		return nil, errors.New("WIREFENCE_LEASE_FROM needs WIREFENCE_REDIS_LISTEN, where the application reaches Redis, and WIREFENCE_REDIS_URL, where Redis is")
 	case len(locks.Of(adopt.Redis)) == 0 && cfg.RedisListen != "":
-		return nil, errors.New("WIREFENCE_REDIS_LISTEN needs a lock in Redis in WIREFENCE_LEASE_FROM")
-	case cfg.DatabaseURL == "":
-		return nil, errors.New("WIREFENCE_LEASE_FROM needs WIREFENCE_DATABASE_URL, where the locks are sealed")
+		return nil, errors.New("WIREFENCE_REDIS_LISTEN needs a lock in Redis in WIREFENCE_LEASE_FROM, as in redis:KEY=RESOURCE")
 	case cfg.LeaseOf != "" && cfg.LeaseScope == "all":
 		return nil, errors.New("WIREFENCE_LEASE and WIREFENCE_LEASE_SCOPE=all exclude each other: a statement runs under one of the leases")
 	case cfg.Mode == proxy.Off:
@@ -68,27 +70,27 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 		return nil, nil // they couldn't be opened, which is reported
 	}
 	a := &adopted{first: locks[0].Resource, locks: locks, log: log}
-	return a, errors.Join(a.followRedis(cfg, leases, registry), a.followElections(cfg, leases, registry))
-}
-
-// followRedis makes the relay.
-func (a *adopted) followRedis(cfg proxySettings, leases *leases, registry prometheus.Registerer) (err error) {
-	locks := a.locks.Of(adopt.Redis)
-	if len(locks) == 0 {
-		return nil
-	}
 	id := rand.Text()
-	o := relay.Options{
-		Listen: cfg.RedisListen, Upstream: string(cfg.RedisURL), Locks: map[string]fence.Resource{}, Book: &a.book, Sealers: leases.adopting(relay.Source),
-		ID: id, Holder: cfg.processName() + "/" + id, Logger: a.log, Registerer: registry,
+	holder := cfg.processName() + "/" + id
+	if some := locks.Of(adopt.Advisory); len(some) > 0 {
+		a.advisory = advisory.New(advisory.Options{Locks: some, Pool: leases.databases[0].Pool, Book: &a.book, Holder: holder, Logger: log})
+		for _, d := range leases.databases[1:] {
+			a.advisory.Sealers = append(a.advisory.Sealers, d.sealer(advisory.Source))
+		}
 	}
-	for _, lock := range locks {
-		o.Locks[lock.Name] = lock.Resource
+	if some := locks.Of(adopt.Redis); len(some) > 0 {
+		o := relay.Options{
+			Listen: cfg.RedisListen, Upstream: string(cfg.RedisURL), Locks: map[string]fence.Resource{}, Book: &a.book, Sealers: leases.adopting(relay.Source),
+			ID: id, Holder: holder, Logger: log, Registerer: registry,
+		}
+		for _, lock := range some {
+			o.Locks[lock.Name] = lock.Resource
+		}
+		if a.relay, err = relay.New(o); err != nil {
+			return nil, fmt.Errorf("WIREFENCE_REDIS_LISTEN: %w", err)
+		}
 	}
-	if a.relay, err = relay.New(o); err != nil {
-		return fmt.Errorf("WIREFENCE_REDIS_LISTEN: %w", err)
-	}
-	return nil
+	return a, a.followElections(cfg, leases, registry)
 }
 
 // followElections makes what follows Leases of Kubernetes.
@@ -148,12 +150,21 @@ func (a *adopted) ready() error {
 
 // options sets those of the proxy.
 func (a *adopted) options(o *proxy.Options, scope string) {
-	switch {
-	case a == nil:
-	case scope == "all":
+	if a == nil {
+		return
+	}
+	if scope == "all" {
 		o.Lease = a
-	default:
+	} else {
 		o.Guarded = a.Fence
+	}
+	if a.advisory != nil {
+		o.Locks = func(pid uint32, database string) proxy.SessionLocks {
+			if s := a.advisory.Session(pid, database); s != nil {
+				return s
+			}
+			return nil
+		}
 	}
 }
 

@@ -188,7 +188,9 @@ func TestALockInRedisFencesAll(t *testing.T) {
 func TestSettingsOfAdoptedLocks(t *testing.T) {
 	for settings, want := range map[[3]string]string{
 		{"WIREFENCE_LEASE_FROM=redis:job"}:                                                                                                 "it is written LOCK=RESOURCE",
-		{"WIREFENCE_LEASE_FROM=advisory:42=orders"}:                                                                                        "follows locks in Redis and Leases of Kubernetes alone",
+		{"WIREFENCE_LEASE_FROM=row:jobs(1)=orders"}:                                                                                        "follows advisory locks, locks in Redis and Leases",
+		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                                  "needs a lock in Redis",
+		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_DATABASE_URL="}:                                                             "needs WIREFENCE_DATABASE_URL",
 		{"WIREFENCE_LEASE_FROM=redis:job=orders"}:                                                                                          "needs WIREFENCE_REDIS_LISTEN",
 		{"WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                                                                             "needs WIREFENCE_LEASE_FROM",
 		{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                       "needs a lock in Redis",

@@ -40,6 +40,7 @@ var guides = []guide{
 	{page: "howto/sqlalchemy.md", proxy: true},
 	{page: "howto/leader.md"},
 	{page: "howto/redis-lock.md", redis: true},
+	{page: "howto/advisory-lock.md"},
 	{page: "howto/rails.md"},
 	{page: "howto/spring.md", builds: javaClient},
 	{page: "howto/go.md", builds: goProgram},

@@ -86,6 +86,9 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.Unlocks) {
 		s.doubtHold()
 	}
+	if s.cfg.FollowsLocks && flags&(sqltext.Locks|sqltext.Unlocks) != 0 && !s.pooled {
+		s.locks = locksNamed
+	}
 }
 
 // name records that the client has named the session variable.

@@ -40,6 +40,9 @@ type Config struct {
 	// Guarded returns the fences of the locks that the application holds by itself, for guards
 	// alone: nothing is checked. "" for none. It must be quick, and safe for concurrent use.
 	Guarded func() string
+	// FollowsLocks has LocksDue report where the driver has to look at the client's advisory
+	// locks.
+	FollowsLocks bool
 	// DefaultResource is the resource of a bare token; "" makes bare tokens malformed.
 	DefaultResource fence.Resource
 	// MaxStatement is the largest text in bytes that is read. A larger one is forwarded in

@@ -118,8 +118,15 @@ func drawMessage(d *dice, major int, open bool) (parts []part, stillOpen bool) {
 	case 5, 6, 7:
 		text := drawText(d, pick(d, 1, 1, 1, 1, 1, 1, 1, 2))
 		parts = append(parts, run(text))
+		if strings.Contains(text, enteringAlone) {
+			parts = append(parts, sync_)
+			return parts, false
+		}
 	case 8:
 		text := drawText(d, 1)
+		if strings.Contains(text, enteringAlone) {
+			text = "SELECT 1"
+		}
 		add(wire.AppendParse(nil, statement, text), "Parse %q %s", statement, text)
 	case 9:
 		add(wire.AppendBind(nil, portal, statement), "Bind %q of %q", portal, statement)

@@ -58,7 +58,7 @@ func (s *Session) shadows(a *policy.Action, body []byte, m *policy.Message) {
 }
 
 // effects are the flags that count where a prepared statement is executed.
-const effects = sqltext.Sets | sqltext.Unlocks
+const effects = sqltext.Sets | sqltext.Unlocks | sqltext.Locks
 
 // inherit adds the effects of all that was prepared to each EXECUTE.
 func (n *names) inherit(statements []sqltext.Statement) {
@@ -172,7 +172,7 @@ func (s *Session) functionCall(in []byte, size, at int, out *Out) int {
 // and the text has no word that could carry or set one.
 func (s *Session) canForwardUnread(body []byte) bool {
 	s.forgetIdle()
-	return s.unfenced() && !sqltext.Mentions(body)
+	return s.unfenced() && !sqltext.Mentions(body) && !s.cfg.FollowsLocks
 }
 
 // forgetIdle forgets the last group's fence once the session doesn't count as busy with it.

@@ -60,6 +60,9 @@ func (s *Session) fromServer(in []byte, at int, out *Out) int {
 	if len(in) < size && s.needsWhole(typ) {
 		return 0
 	}
+	if typ == wire.ReadyForQuery && s.withholds(in[:size]) {
+		return 0
+	}
 	if s.handleServerMessage(typ, in[:min(size, len(in))], out) {
 		s.dropServer = false
 		n := min(size, len(in))

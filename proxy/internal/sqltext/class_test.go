@@ -180,7 +180,7 @@ var flagged = map[string]Flags{
 	"UPDATE pg_settings SET setting = '' WHERE name = 'x'": 0,
 	`SELECT 1 AS U&"caf\00e9"`:                             0,
 
-	"SELECT pg_advisory_unlock(1)": 0, "SELECT pg_advisory_unlock_all()": Unlocks | Cleans, "SELECT pg_advisory_unlock_shared(1, 2)": Unlocks, "SELECT pg_advisory_lock(1)": 0,
+	"SELECT pg_advisory_unlock(1)": Locks, "SELECT pg_advisory_unlock_all()": Unlocks | Cleans, "SELECT pg_advisory_unlock_shared(1, 2)": Unlocks, "SELECT pg_try_advisory_lock(1)": Locks, "SELECT pg_advisory_xact_lock(1)": 0,
 	`SELECT "pg_advisory_unlock_all"()`: Unlocks, "SELECT PG_ADVISORY_UNLOCK_ALL(), 1": Unlocks, "DO 'perform pg_advisory_unlock_all()'": Unlocks,
 	"DO 'discard all'": Unlocks, "SELECT discard, 'discarded' FROM t": 0, "SELECT wirefence.proxy_unhold('1', NULL)": SetsVariable,
 

@@ -28,6 +28,8 @@ var (
 		{word: "set_config", flags: CallsSetter, whole: true},
 		{word: "advisory_unlock_all", flags: Unlocks},
 		{word: "advisory_unlock_shared", flags: Unlocks},
+		{word: "advisory_unlock", flags: Locks},
+		{word: "advisory_lock", flags: Locks},
 		{word: "discard", flags: Unlocks, whole: true, command: true},
 		{word: "application_name", flags: Renames, whole: true, command: true},
 	}

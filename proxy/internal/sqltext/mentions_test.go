@@ -33,7 +33,7 @@ func TestMentionsFindsEachWordAtEachOffset(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "s", "select name from wire_fence", "wirefenc", "client-encoding", "advisory unlock", "advisory_unlock(1)", "setconfig"} {
+	for _, text := range []string{"", "s", "select name from wire_fence", "wirefenc", "client-encoding", "advisory unlock", "advisory_xact_lock(1)", "setconfig"} {
 		if found, _ := allWords.next([]byte(text), 0); found != nil || Mentions([]byte(text)) {
 			t.Errorf("%q: found", text)
 		}

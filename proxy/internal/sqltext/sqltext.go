@@ -72,6 +72,9 @@ const (
 	// pg_advisory_unlock_all() alone.
 	Cleans
 
+	// Locks: it names a function that takes or releases a session-level advisory lock.
+	Locks
+
 	// Renames: it may change application_name, and so the fence of a session whose name carries it.
 	Renames
 

@@ -1,0 +1,218 @@
+// Package advisory makes a lease of each advisory lock that an application takes in its own sessions:
+// behind the statement that may have taken one it looks at pg_locks, counts a token, and seals it on
+// the issuer's connection while the statement's answer waits.
+//
+// Of this module it imports fence, lockclient, internal/adopt and internal/committed.
+package advisory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/adopt"
+	"github.com/wirefence/wirefence/internal/committed"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Source is the source of the tokens, which are counted as wirefence.acquire counts them.
+const Source = fence.SourcePostgres
+
+// Options are those of a Follower.
+type Options struct {
+	// Locks are those that the application takes, of the kind adopt.Advisory. Required.
+	Locks adopt.From
+	// Pool connects to the database of the locks, as a role with wirefence_issuer. Required.
+	Pool *pgxpool.Pool
+	// Sealers record each grant in further databases. Default: none.
+	Sealers []lockclient.Sealer
+	// Book gets the leases. Required.
+	Book *adopt.Book
+	// Holder is the name of the application in grants. Required.
+	Holder string
+	// SealTimeout limits a look with its seals. Default 15s.
+	SealTimeout time.Duration
+	// Logger is for grants. Default: none.
+	Logger *slog.Logger
+}
+
+// Follower follows the advisory locks of an application's sessions. It is safe for concurrent use.
+type Follower struct{ Options }
+
+// New makes one.
+func New(o Options) *Follower {
+	if o.SealTimeout == 0 {
+		o.SealTimeout = 15 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Follower{o}
+}
+
+// Session follows those of a session, by the process ID of its server process. It returns nil for
+// another database than the pool's: an advisory lock counts in one.
+func (f *Follower) Session(pid uint32, database string) *Session {
+	if database != f.Pool.Config().ConnConfig.Database {
+		return nil
+	}
+	s := &Session{Follower: f, pid: pid, held: map[fence.Resource]fence.Token{}}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	return s
+}
+
+// Session follows the locks of one session. Look and End may be called at the same time.
+type Session struct {
+	*Follower
+	pid    uint32
+	ctx    context.Context // ends with the session
+	cancel context.CancelCauseFunc
+
+	mu   sync.Mutex // held during a Look
+	held map[fence.Resource]fence.Token
+}
+
+var errSessionOver = errors.New("its session is over")
+
+// End ends the leases of the session's locks.
+func (s *Session) End() {
+	s.cancel(errSessionOver)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for resource := range s.held {
+		s.end(resource, errSessionOver.Error())
+	}
+}
+
+func (s *Session) end(resource fence.Resource, reason string) {
+	s.Book.End(resource, s.held[resource], reason)
+	delete(s.held, resource)
+}
+
+// Look begins the leases of locks that the session has and hadn't when it looked last, and ends those
+// of locks that it doesn't have any more.
+func (s *Session) Look() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.ctx, s.SealTimeout)
+	defer cancel()
+	has, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	for i, lock := range s.Locks {
+		_, had := s.held[lock.Resource]
+		switch {
+		case had && !has[i]:
+			s.end(lock.Resource, "it was released")
+		case has[i] && !had:
+			if err := s.grant(ctx, lock); err != nil {
+				s.Logger.Warn("cannot seal the grant of an advisory lock, ending its session", "lock", lock.String(), "resource", lock.Resource, "error", err)
+				return fmt.Errorf("%s: %w", lock, err)
+			}
+		}
+	}
+	return nil
+}
+
+// has is whether the server process w.pid has the lock of the row w, at session level as long as it
+// has no transaction. A lock of one key has its halves in classid and objid, and objsubid 1; one of
+// two keys has objsubid 2 (documentation, "pg_locks").
+const has = `EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.mode = 'ExclusiveLock'
+ AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
+ AND l.pid = w.pid AND l.classid::pg_catalog.int8 = w.high AND l.objid::pg_catalog.int8 = w.low AND l.objsubid = w.keys)`
+
+// lookSQL asks that of several locks.
+const lookSQL = `SELECT pg_catalog.array_agg(` + has + ` ORDER BY w.n) FROM (SELECT $1::pg_catalog.int8 AS pid, k.* FROM
+ ROWS FROM (pg_catalog.unnest($2::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.int8[]), pg_catalog.unnest($4::pg_catalog.int8[])) WITH ORDINALITY k (high, low, keys, n)) w`
+
+// sealSQL seals a grant and then looks once more. It fails if the session has lost the lock, since
+// that is no boolean.
+const sealSQL = `SELECT w.sealed, (CASE WHEN w.sealed AND NOT ` + has + ` THEN '` + gone + `' ELSE 'true' END)::pg_catalog.bool FROM
+ (SELECT wirefence.seal(pg_catalog.convert_from($1::pg_catalog.bytea, 'UTF8'), $2, $3, $4) AS sealed, $5::pg_catalog.int8 AS pid, $6::pg_catalog.int8 AS high, $7::pg_catalog.int8 AS low, $8::pg_catalog.int8 AS keys OFFSET 0) w`
+
+const gone = "the session has the lock no more"
+
+// keysOf returns a lock as pg_locks has it.
+func keysOf(lock adopt.Lock) (high, low, keys int64) {
+	n := lock.Numbers
+	if len(n) == 1 {
+		return int64(uint32(n[0] >> 32)), int64(uint32(n[0])), 1
+	}
+	return int64(uint32(n[0])), int64(uint32(n[1])), 2
+}
+
+// look reports which of the locks the session has.
+func (s *Session) look(ctx context.Context) (has []bool, err error) {
+	var high, low, keys []int64
+	for _, lock := range s.Locks {
+		h, l, k := keysOf(lock)
+		high, low, keys = append(high, h), append(low, l), append(keys, k)
+	}
+	if err := s.Pool.QueryRow(ctx, lookSQL, int64(s.pid), high, low, keys).Scan(&has); err != nil {
+		return nil, fmt.Errorf("look at pg_locks: %w", err)
+	}
+	return has, nil
+}
+
+// sealRounds bounds the number of seals whose token is too low, as in lockclient.
+const sealRounds = 8
+
+// grant seals a grant of a lock, and begins its lease. A lock that was released meanwhile is no error.
+func (s *Session) grant(ctx context.Context, lock adopt.Lock) error {
+	for range sealRounds {
+		token, sealed, err := s.seal(ctx, lock)
+		var refused *pgconn.PgError
+		switch {
+		case errors.As(err, &refused) && refused.Code == "22P02" && strings.Contains(refused.Message, gone):
+			s.Logger.Info("an advisory lock was released while its grant was sealed", "lock", lock.String(), "resource", lock.Resource)
+			return nil
+		case err != nil:
+			return err
+		case sealed:
+			if s.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: Source, Holder: s.Holder, From: lock.String()}) {
+				s.held[lock.Resource] = token
+				s.Logger.Debug("adopted an advisory lock", "lock", lock.String(), "resource", lock.Resource, "token", token)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("another token was recorded meanwhile, %d times", sealRounds)
+}
+
+// seal seals the next token: first in the further databases, then in that of the lock, by a statement
+// that looks once more whether the session has the lock. So the grants have the order of the locks: who
+// takes it behind that look seals behind this commit.
+func (s *Session) seal(ctx context.Context, lock adopt.Lock) (token fence.Token, sealed bool, err error) {
+	for _, sealer := range append(s.Sealers, lockclient.PostgresSealer{Querier: s.Pool}) {
+		last, err := sealer.LastToken(ctx, lock.Resource)
+		if err != nil {
+			return 0, false, err
+		}
+		token = max(token, last+1)
+	}
+	for _, sealer := range s.Sealers {
+		if sealed, err := sealer.Seal(ctx, lock.Resource, token, s.Holder); err != nil || !sealed {
+			return 0, false, err
+		}
+	}
+	conn, err := s.Pool.Acquire(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	defer conn.Release()
+	high, low, keys := keysOf(lock)
+	row, err := committed.Row(ctx, conn.Conn(), sealSQL, []byte(lock.Resource), int64(token), s.Holder, string(Source), int64(s.pid), high, low, keys)
+	if err != nil {
+		return 0, false, err
+	}
+	return token, string(row[0]) == "t", nil
+}

@@ -1,0 +1,75 @@
+package session
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/proxy/internal/wire"
+)
+
+// An answer behind which the client may have an advisory lock is held back outside of transactions, until
+// somebody has looked.
+func TestAnswersWaitForALookAtLocks(t *testing.T) {
+	for name, c := range map[string]struct {
+		sent   []byte
+		answer string // the states of its ReadyForQuery
+		due    bool
+	}{
+		"pg_advisory_lock":         {simple("SELECT pg_advisory_lock(1)"), "I", true},
+		"pg_try_advisory_lock":     {parsedNow("SELECT pg_try_advisory_lock(1)"), "I", true},
+		"pg_advisory_unlock":       {simple("select PG_ADVISORY_UNLOCK(1)"), "I", true},
+		"DISCARD ALL":              {simple("DISCARD ALL"), "I", true},
+		"by EXECUTE":               {slices.Concat(simple("PREPARE p AS SELECT pg_advisory_lock(1)"), simple("EXECUTE p")), "II", true},
+		"in a transaction":         {simple("BEGIN; SELECT pg_advisory_lock(1)"), "T", false},
+		"in one that ends":         {slices.Concat(simple("BEGIN"), simple("SELECT pg_advisory_lock(1)"), simple("COMMIT")), "TTI", true},
+		"of the transaction":       {simple("SELECT pg_advisory_xact_lock(1)"), "I", false},
+		"nothing of them":          {simple("SELECT 1"), "I", false},
+		"behind another statement": {slices.Concat(simple("SELECT 1"), simple("SELECT pg_advisory_lock(1)")), "II", true},
+	} {
+		for _, follows := range []bool{true, false} {
+			s := begunWith(t, Config{FollowsLocks: follows}, "", discard{})
+			var out Out
+			if used := s.FromClient(c.sent, &out); used != len(c.sent) {
+				t.Fatalf("%s: %d of %d bytes were used", name, used, len(c.sent))
+			}
+			var answers []byte
+			for i, state := range strings.Split(c.answer, "") {
+				if i == 0 && strings.Contains(name, "try") {
+					answers = slices.Concat(message(wire.ParseComplete, ""), message(wire.BindComplete, ""), message(wire.NoData, ""), done("SELECT 1"))
+				} else {
+					answers = slices.Concat(answers, done("SELECT 1"))
+				}
+				answers = append(answers, ready(state)...)
+			}
+			used, _ := s.FromServer(answers, &out)
+			left := len(answers) - used
+			if due := c.due && follows; s.LocksDue() != due || (left == len(ready("I"))) != due || left != 0 && !due {
+				t.Errorf("%s, followed %v: due %v, %d bytes are held back", name, follows, s.LocksDue(), left)
+				continue
+			}
+			if left == 0 {
+				continue
+			}
+			if used, _ := s.FromServer(answers[used:], &out); used != 0 {
+				t.Errorf("%s: it isn't held back for long", name)
+			}
+			s.LocksSeen(nil)
+			if used, _ := s.FromServer(answers[used:], &out); used != left || s.LocksDue() {
+				t.Errorf("%s: it is held back for ever", name)
+			}
+		}
+	}
+}
+
+// Where a grant could not be recorded the session ends.
+func TestALookAtLocksThatFails(t *testing.T) {
+	s := begunWith(t, Config{FollowsLocks: true}, "", discard{})
+	var out Out
+	s.FromClient(simple("SELECT pg_advisory_lock(1)"), &out)
+	s.FromServer(slices.Concat(done("SELECT 1"), ready("I")), &out)
+	s.LocksSeen(&wire.Error{Code: "57P01"})
+	if used, _ := s.FromServer(ready("I"), &out); used != 0 || s.Fatal() == nil || s.Fatal().Code != "57P01" {
+		t.Errorf("%d bytes pass, FATAL %v", used, s.Fatal())
+	}
+}
