@@ -155,6 +155,7 @@ func TestALeaderElectionIsFenced(t *testing.T) {
 	b.gets(t, "WF002", insert)
 	b.gets(t, "", "INSERT INTO other VALUES ('x')")
 	adopted(a).expect(t, 0).says(t, candidates[0].Identity, "yes")
+	documented(t, "wirefence status", 4, wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + a.admin}, "status", "--adopted", "-o", "json").stdout)
 	adopted(b).expect(t, 1, "WIREFENCE_ADMIN_TOKEN_FILE")
 	adopted(b, "WIREFENCE_ADMIN_TOKEN_FILE="+tokens).expect(t, 0).says(t, "kubernetes:shop/orders", "no")
 
