@@ -54,6 +54,7 @@ var imports = []struct {
 	{"lockclient/a.go", module + "/internal/address", ""},
 	{"internal/witness/a.go", module + "/proxy", "witness"},
 	{"internal/witness/a.go", module + "/internal/address", ""},
+	{"internal/witness/a.go", module + "/internal/apiserver", ""},
 
 	{"internal/series/a.go", module + "/proxy", "series"},
 
@@ -102,6 +103,13 @@ var imports = []struct {
 
 	{"internal/adopt/a.go", module + "/fence", ""},
 	{"internal/adopt/a.go", module + "/lockclient", "adopt"},
+	{"internal/adopt/seal/a.go", module + "/lockclient", ""},
+	{"internal/adopt/seal/a.go", module + "/internal/relay", "seal"},
+	{"internal/adopt/leaderelection/a.go", module + "/internal/adopt/seal", ""},
+	{"internal/adopt/leaderelection/a.go", module + "/internal/apiserver", ""},
+	{"internal/adopt/leaderelection/a.go", module + "/lockclient", ""},
+	{"internal/adopt/leaderelection/a.go", module + "/proxy", "leaderelection"},
+	{"internal/apiserver/a.go", module + "/fence", "apiserver"},
 	{"internal/adopt/advisory/a.go", module + "/internal/adopt", ""},
 	{"internal/adopt/advisory/a.go", module + "/proxy", "advisory"},
 	{"internal/relay/a.go", module + "/internal/adopt", ""},

@@ -16,13 +16,16 @@ import (
 )
 
 // about describes this process.
-func (cfg proxySettings) about(server *proxy.Server, began time.Time) api.About {
+func (cfg proxySettings) about(server *proxy.Server, adopted *adopted, began time.Time) api.About {
 	a := api.About{
 		Version: thisBuild().Version, Schema: migrations.Version(), StartedAt: began, Process: cfg.processName(), Mode: string(cfg.Mode), UnfencedWrites: string(cfg.UnfencedWrites),
 		Settings: cfg.withoutSecrets(),
 	}
 	if cfg.LeaseOf != "" {
 		a.Lease = &api.OwnLease{Resource: cfg.LeaseOf, Held: server.Leading()}
+	}
+	for _, l := range adopted.leases() {
+		a.Adopted = append(a.Adopted, api.AdoptedLease(l))
 	}
 	for _, h := range server.Hosts() {
 		role := "unknown"
@@ -120,7 +123,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 func (cfg proxySettings) examine(ctx context.Context) ([]doctor.Result, error) {
 	settings := doctorSettings{
 		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, ResourceSettings: ResourceSettings{IssuerSettings: IssuerSettings{cfg.DatabaseURL}}, Upstream: cfg.Upstream, Witness: cfg.WitnessURL, Listen: cfg.Listen,
-		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.LeaseOf, TTL: cfg.TTL, Timeout: 10 * time.Second,
+		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.LeaseOf, LeaseFrom: cfg.LeaseFrom, Kubernetes: cfg.Kubernetes, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)
 	if err != nil {

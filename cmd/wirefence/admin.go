@@ -50,7 +50,7 @@ type admin struct {
 // serveAdmin serves the probes, the metrics and the API of leases until it is
 // closed. The API's waits end with the context, which ends when the proxy begins
 // to drain.
-func serveAdmin(ctx context.Context, cfg proxySettings, leases *leases, files adminFiles, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
+func serveAdmin(ctx context.Context, cfg proxySettings, leases *leases, adopted *adopted, files adminFiles, server *proxy.Server, registry *prometheus.Registry, log *slog.Logger) (*admin, error) {
 	if cfg.AdminListen == "off" && len(cfg.apiListen()) == 0 {
 		return &admin{}, nil
 	}
@@ -64,7 +64,7 @@ func serveAdmin(ctx context.Context, cfg proxySettings, leases *leases, files ad
 		a.close()
 		return nil, err
 	}
-	if a.api, err = api.New(a.options(cfg, files, server, listeners.admin, registry, log)); err == nil {
+	if a.api, err = api.New(a.options(cfg, files, server, adopted, listeners.admin, registry, log)); err == nil {
 		err = a.serveAll(listeners, files, server, registry, log)
 	}
 	if err != nil {
@@ -198,13 +198,13 @@ func (a *admin) route(others http.Handler) http.Handler {
 	})
 }
 
-func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Server, at net.Listener, registry *prometheus.Registry, log *slog.Logger) api.Options {
+func (a *admin) options(cfg proxySettings, files adminFiles, server *proxy.Server, adopted *adopted, at net.Listener, registry *prometheus.Registry, log *slog.Logger) api.Options {
 	o := api.Options{
 		Token: files.token, Series: a.recorder, Loopback: at != nil && api.IsLoopback(at.Addr()),
 		TTL: max(api.MinTTL, min(api.MaxTTL, cfg.TTL)), Logger: log, Registerer: registry,
 	}
 	began := time.Now()
-	o.About = func() api.About { return cfg.about(server, began) }
+	o.About = func() api.About { return cfg.about(server, adopted, began) }
 	if cfg.DatabaseURL != "" {
 		o.Doctor = func(ctx context.Context) (json.RawMessage, error) {
 			results, err := cfg.examine(ctx)

@@ -7,20 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/adopt"
 	"github.com/wirefence/wirefence/internal/adopt/advisory"
+	"github.com/wirefence/wirefence/internal/adopt/leaderelection"
+	"github.com/wirefence/wirefence/internal/apiserver"
 	"github.com/wirefence/wirefence/internal/relay"
+	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/proxy"
 )
 
 // AdoptSettings name the locks that the application takes by itself.
 type AdoptSettings struct {
-	LeaseFrom   string `env:"WIREFENCE_LEASE_FROM" group:"Leases" type:"lock,..." help:"the locks that the application takes by itself, each with the resource whose lease follows it, separated by commas: ~advisory:42=RESOURCE~ or ~advisory:7,42=RESOURCE~ for an [advisory lock](../howto/advisory-lock.md), which needs ~WIREFENCE_DATABASE_URL~; ~redis:KEY=RESOURCE~ for a [key in Redis](../howto/redis-lock.md), which needs ~WIREFENCE_REDIS_LISTEN~ and ~WIREFENCE_REDIS_URL~, too"`
+	LeaseFrom   string `env:"WIREFENCE_LEASE_FROM" group:"Leases" type:"lock,..." help:"the locks that the application takes by itself, each with the resource whose lease follows it, separated by commas: ~advisory:42=RESOURCE~ or ~advisory:7,42=RESOURCE~ for an [advisory lock](../howto/advisory-lock.md); ~redis:KEY=RESOURCE~ for a [key in Redis](../howto/redis-lock.md), which needs ~WIREFENCE_REDIS_LISTEN~ and ~WIREFENCE_REDIS_URL~; ~kubernetes:NAMESPACE/NAME=RESOURCE~ for [the Lease of a leader election](../howto/leader-election.md). Needs ~WIREFENCE_DATABASE_URL~"`
 	LeaseScope  string `env:"WIREFENCE_LEASE_SCOPE" group:"Leases" oneof:"guards|all" envDefault:"guards" help:"what the leases of ~WIREFENCE_LEASE_FROM~ count for: ~guards~: tables that are protected with their resources, and nothing else; ~all~: all that the application does, as with ~WIREFENCE_LEASE~"`
+	LeaseOwner  string `env:"WIREFENCE_LEASE_OWNER" group:"Leases" type:"name" help:"what the holder of a Lease of Kubernetes must begin with to be this sidecar's application: its identity is ~OWNER_UUID~; by default the host's name, which is the pod's"`
+	Kubernetes  string `env:"WIREFENCE_KUBERNETES_URL" group:"Leases" type:"url" help:"the API server of the Leases in ~WIREFENCE_LEASE_FROM~: ~https://host:6443?ca=FILE&token=FILE~; by default that of the pod's cluster, with the pod's service account, which needs the verbs ~list~ and ~watch~ for them"`
 	RedisListen string `env:"WIREFENCE_REDIS_LISTEN" group:"Connections" type:"address" help:"address at which the application reaches the Redis of ~WIREFENCE_REDIS_URL~ through this proxy, which follows its locks there: ~host:port~ or the path of a Unix socket"`
 }
 
@@ -29,8 +36,10 @@ type AdoptSettings struct {
 type adopted struct {
 	book     adopt.Book
 	first    fence.Resource
-	relay    *relay.Relay       // nil without locks in Redis
-	advisory *advisory.Follower // nil without advisory locks
+	locks    adopt.From
+	relay    *relay.Relay             // nil without locks in Redis
+	advisory *advisory.Follower       // nil without advisory locks
+	kube     *leaderelection.Follower // nil without Leases of Kubernetes
 	log      *slog.Logger
 }
 
@@ -44,8 +53,8 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 		return nil, errors.New("WIREFENCE_REDIS_LISTEN needs WIREFENCE_LEASE_FROM, which names the locks")
 	case len(locks) == 0:
 		return nil, nil
-	case len(locks.Of(adopt.Redis))+len(locks.Of(adopt.Advisory)) < len(locks):
-		return nil, errors.New("WIREFENCE_LEASE_FROM: this version follows advisory locks and locks in Redis, as in advisory:42=RESOURCE and redis:KEY=RESOURCE")
+	case len(locks.Of(adopt.Row)) > 0:
+		return nil, errors.New("WIREFENCE_LEASE_FROM: this version follows advisory locks, locks in Redis and Leases of Kubernetes, as in advisory:42=RESOURCE, redis:KEY=RESOURCE and kubernetes:NAMESPACE/NAME=RESOURCE")
 	case cfg.DatabaseURL == "":
 		return nil, errors.New("WIREFENCE_LEASE_FROM needs WIREFENCE_DATABASE_URL, where the application's locks are sealed")
 	case len(locks.Of(adopt.Redis)) > 0 && (cfg.RedisListen == "" || cfg.RedisURL == ""):
@@ -60,7 +69,7 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 	if leases == nil {
 		return nil, nil // they couldn't be opened, which is reported
 	}
-	a := &adopted{first: locks[0].Resource, log: log}
+	a := &adopted{first: locks[0].Resource, locks: locks, log: log}
 	id := rand.Text()
 	holder := cfg.processName() + "/" + id
 	if some := locks.Of(adopt.Advisory); len(some) > 0 {
@@ -71,20 +80,72 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 	}
 	if some := locks.Of(adopt.Redis); len(some) > 0 {
 		o := relay.Options{
-			Listen: cfg.RedisListen, Upstream: string(cfg.RedisURL), Locks: map[string]fence.Resource{}, Book: &a.book,
+			Listen: cfg.RedisListen, Upstream: string(cfg.RedisURL), Locks: map[string]fence.Resource{}, Book: &a.book, Sealers: leases.adopting(relay.Source),
 			ID: id, Holder: holder, Logger: log, Registerer: registry,
 		}
 		for _, lock := range some {
 			o.Locks[lock.Name] = lock.Resource
 		}
-		for _, d := range leases.databases {
-			o.Sealers = append(o.Sealers, d.sealer(relay.Source))
-		}
 		if a.relay, err = relay.New(o); err != nil {
 			return nil, fmt.Errorf("WIREFENCE_REDIS_LISTEN: %w", err)
 		}
 	}
-	return a, nil
+	return a, a.followElections(cfg, leases, registry)
+}
+
+// followElections makes what follows Leases of Kubernetes.
+func (a *adopted) followElections(cfg proxySettings, leases *leases, registry prometheus.Registerer) error {
+	locks := a.locks.Of(adopt.Kubernetes)
+	if len(locks) == 0 {
+		return nil
+	}
+	o := leaderelection.Options{Locks: locks, Owner: cfg.LeaseOwner, Book: &a.book, Sealers: leases.adopting(leaderelection.Source), Logger: a.log, Registerer: registry}
+	host, err := os.Hostname()
+	if o.Owner = cmp.Or(o.Owner, host); o.Owner == "" {
+		return fmt.Errorf("the host's name, give WIREFENCE_LEASE_OWNER: %w", err)
+	}
+	if o.Client, err = openAPIServer(cfg.Kubernetes); err != nil {
+		return err
+	}
+	a.kube, err = leaderelection.New(o)
+	return err
+}
+
+// openAPIServer makes a client of the API server of Kubernetes. It doesn't connect yet.
+func openAPIServer(url string) (*apiserver.Client, error) {
+	o, err := apiserver.ParseOptions(url)
+	if err != nil {
+		return nil, fmt.Errorf("WIREFENCE_KUBERNETES_URL: %w", err)
+	}
+	client, err := apiserver.New(o)
+	if err != nil {
+		return nil, fmt.Errorf("WIREFENCE_KUBERNETES_URL: %w", err)
+	}
+	return client, nil
+}
+
+// adopting are the sealers of grants that another service than the lease store counts.
+func (l *leases) adopting(source fence.Source) (all []lockclient.Sealer) {
+	for _, d := range l.databases {
+		all = append(all, d.sealer(source))
+	}
+	return all
+}
+
+// work returns the work that follows what isn't a connection's, nil for none.
+func (a *adopted) work() func(context.Context) {
+	if a == nil || a.kube == nil {
+		return nil
+	}
+	return a.kube.Run
+}
+
+// ready returns why a lock that the application takes now wouldn't be followed.
+func (a *adopted) ready() error {
+	if a == nil || a.kube == nil {
+		return nil
+	}
+	return a.kube.Ready()
 }
 
 // options sets those of the proxy.
@@ -112,6 +173,42 @@ func (a *adopted) Fence() string            { return a.book.Fence() }
 func (a *adopted) Resource() fence.Resource { return a.first }
 func (a *adopted) Holder() string           { return "" }
 func (a *adopted) Changed() <-chan struct{} { return a.book.Changed() }
+
+// adoptedJSON is a lock of the application's own, with the last lease that followed it.
+type adoptedJSON struct {
+	From      string         `json:"from" says:"the lock, as in redis:locks:orders"`
+	Resource  fence.Resource `json:"resource" says:"the resource whose lease follows it"`
+	Held      bool           `json:"held" says:"whether the lease is held now"`
+	Token     fence.Token    `json:"token,omitempty" says:"the lease's token"`
+	TokenText string         `json:"token_text,omitempty" says:"the token's digits"`
+	Holder    string         `json:"holder,omitempty" says:"the holder of the lease, or of the lock if no lease has begun"`
+	Since     time.Time      `json:"since,omitzero" says:"when the lease began"`
+	Until     time.Time      `json:"until,omitzero" says:"when its time passes unless the holder renews; absent without such a time"`
+	Ended     string         `json:"ended,omitempty" says:"why the lease is over, or why none has begun"`
+}
+
+// leases are the locks, in the order of the setting.
+func (a *adopted) leases() (all []adoptedJSON) {
+	if a == nil {
+		return nil
+	}
+	last := map[fence.Resource]adopt.Lease{}
+	for _, l := range a.book.Leases() {
+		last[l.Resource] = l
+	}
+	for _, lock := range a.locks {
+		l, begun := last[lock.Resource]
+		one := adoptedJSON{
+			From: lock.String(), Resource: lock.Resource, Held: begun && l.Ended == "", Token: l.Token, Holder: l.Holder,
+			Since: l.Since.UTC().Truncate(time.Millisecond), Until: l.Until.UTC().Truncate(time.Millisecond), Ended: l.Ended,
+		}
+		if l.Token != 0 {
+			one.TokenText = l.Token.String()
+		}
+		all = append(all, one)
+	}
+	return all
+}
 
 // listen opens the relay.
 func (a *adopted) listen(ctx context.Context) error {

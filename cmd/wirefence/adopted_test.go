@@ -4,11 +4,15 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/internal/apiserver/apiservertest"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -108,6 +112,68 @@ func TestALockInRedisIsFenced(t *testing.T) {
 	b.gets(t, "WF002", insert)
 }
 
+// A table that is protected takes writes of the elected leader alone. Its sidecar is ready when an
+// election would be seen.
+func TestALeaderElectionIsFenced(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE orders (note text); CREATE TABLE other (note text)", "SELECT wirefence.protect('orders', 'orders')")
+	kube := apiservertest.Start(t)
+	kube.Forbid(true)
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte("kubelet read 0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var pods []*holder
+	var candidates []*apiservertest.Candidate
+	for _, pod := range []string{"web-1", "web-2"} {
+		settings := []string{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_LEASE_OWNER=" + pod, "WIREFENCE_KUBERNETES_URL=" + kube.Setting()}
+		if len(pods) > 0 {
+			settings = append(settings, "WIREFENCE_ADMIN_TOKEN_FILE="+tokens)
+		}
+		h := &holder{proxyProcess: startProxy(t, url, settings...)}
+		h.conn = stack.Connect(t, h.url)
+		pods, candidates = append(pods, h), append(candidates, kube.Candidate("orders", pod+"_0d9f3c52-6a0e-4c5a-9a8f-3f0a2b6c7d11"))
+	}
+	a, b := pods[0], pods[1]
+	if status, body := get(t, "http://"+a.admin+"/readyz"); status != 503 || !strings.Contains(body, "kubernetes:shop/orders") {
+		t.Errorf("/readyz: %d %s", status, body)
+	}
+	kube.Forbid(false)
+	for _, pod := range pods {
+		stack.Eventually(t, "it is ready", func() bool { status, _ := get(t, "http://"+pod.admin+"/readyz"); return status == 200 })
+	}
+	adopted := func(h *holder, settings ...string) result {
+		return wirefence(t, append(settings, "WIREFENCE_ADMIN_LISTEN="+h.admin), "status", "--adopted")
+	}
+	adopted(a).expect(t, 0).says(t, "kubernetes:shop/orders  orders", "no")
+	const insert = "INSERT INTO orders VALUES ('x')"
+	a.gets(t, "WF002", insert)
+	candidates[0].Lead(t)
+	a.stderr.Await(t, "the application was elected")
+	a.gets(t, "", insert)
+	b.gets(t, "WF002", insert)
+	b.gets(t, "", "INSERT INTO other VALUES ('x')")
+	adopted(a).expect(t, 0).says(t, candidates[0].Identity, "yes")
+	documented(t, "wirefence status", 4, wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + a.admin}, "status", "--adopted", "-o", "json").stdout)
+	adopted(b).expect(t, 1, "WIREFENCE_ADMIN_TOKEN_FILE")
+	adopted(b, "WIREFENCE_ADMIN_TOKEN_FILE="+tokens).expect(t, 0).says(t, "kubernetes:shop/orders", "no")
+
+	a.gets(t, "", "BEGIN; SELECT 1")
+	candidates[1].Lead(t)
+	b.stderr.Await(t, "the application was elected")
+	b.gets(t, "", insert)
+	a.gets(t, "WF001", insert)
+	a.gets(t, "", "ROLLBACK")
+	a.gets(t, "WF002", insert)
+	adopted(a).expect(t, 0).says(t, "the Lease is another holder's")
+	examine := []string{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_KUBERNETES_URL=" + kube.Setting(), "WIREFENCE_DATABASE_URL=" + url}
+	wirefence(t, examine, "doctor").says(t, "resources.adopted", "kubernetes:shop/orders is sealed for")
+	kube.Candidate("orders", "web-3").Lead(t)
+	wirefence(t, examine, "doctor").says(t, "no sidecar has sealed that")
+	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + url}, "history", "orders").expect(t, 0).says(t, candidates[1].Identity)
+}
+
 // With the scope all the application's writes need its lock, whatever the table.
 func TestALockInRedisFencesAll(t *testing.T) {
 	url := database(t, true)
@@ -122,12 +188,15 @@ func TestALockInRedisFencesAll(t *testing.T) {
 
 func TestSettingsOfAdoptedLocks(t *testing.T) {
 	for settings, want := range map[[3]string]string{
-		{"WIREFENCE_LEASE_FROM=redis:job"}:                                                "it is written LOCK=RESOURCE",
-		{"WIREFENCE_LEASE_FROM=row:jobs(1)=orders"}:                                       "follows advisory locks and locks in Redis",
-		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}: "needs a lock in Redis",
-		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_DATABASE_URL="}:            "needs WIREFENCE_DATABASE_URL",
-		{"WIREFENCE_LEASE_FROM=redis:job=orders"}:                                         "needs WIREFENCE_REDIS_LISTEN",
-		{"WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                            "needs WIREFENCE_LEASE_FROM",
+		{"WIREFENCE_LEASE_FROM=redis:job"}:                                                                                                 "it is written LOCK=RESOURCE",
+		{"WIREFENCE_LEASE_FROM=row:jobs(1)=orders"}:                                                                                        "follows advisory locks, locks in Redis and Leases",
+		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                                  "needs a lock in Redis",
+		{"WIREFENCE_LEASE_FROM=advisory:42=orders", "WIREFENCE_DATABASE_URL="}:                                                             "needs WIREFENCE_DATABASE_URL",
+		{"WIREFENCE_LEASE_FROM=redis:job=orders"}:                                                                                          "needs WIREFENCE_REDIS_LISTEN",
+		{"WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                                                                             "needs WIREFENCE_LEASE_FROM",
+		{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1"}:                                       "needs a lock in Redis",
+		{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_KUBERNETES_URL=https://127.0.0.1:1/x"}:                           "WIREFENCE_KUBERNETES_URL: it is written https://",
+		{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_KUBERNETES_URL=https://127.0.0.1:1?ca=missing"}:                  "WIREFENCE_KUBERNETES_URL: ca:",
 		{"WIREFENCE_LEASE_FROM=redis:job=orders", "WIREFENCE_REDIS_LISTEN=127.0.0.1:1", "WIREFENCE_REDIS_URL=redis-cluster://127.0.0.1:2"}: "luster",
 	} {
 		all := []string{"WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/x"}

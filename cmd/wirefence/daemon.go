@@ -61,10 +61,11 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	errs[4] = d.add(checkUp(cfg, d.registry, log))
 	errs[9] = d.add(forgetDaily(cfg, d.leases, log))
 	_ = d.add(d.leases.watch(log), nil)
+	_ = d.add(d.adopted.work(), nil)
 	if d.witness, _, errs[8] = openWitness(cfg.WitnessURL, cfg.Upstream); d.witness != nil {
 		o.Witness, o.WitnessBound = d.witness, d.witness.Bound
 	}
-	o.Lease, o.Ready = d.sidecar.lease(), d.schema.ready
+	o.Lease, o.Ready = d.sidecar.lease(), func() error { return cmp.Or(d.schema.ready(), d.adopted.ready()) }
 	d.adopted.options(&o, cfg.LeaseScope)
 	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, d.registry, names.Label, d.telemetry.tracer()
 	d.server, errs[5] = proxy.New(o)
@@ -143,7 +144,7 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 		return err
 	}
 	defer d.adopted.serve()()
-	admin, err := serveAdmin(ctx, d.cfg, d.leases, d.files, d.server, d.registry, d.log)
+	admin, err := serveAdmin(ctx, d.cfg, d.leases, d.adopted, d.files, d.server, d.registry, d.log)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/adopt"
+	"github.com/wirefence/wirefence/internal/adopt/leaderelection"
 	"github.com/wirefence/wirefence/internal/doctor"
 )
 
@@ -29,6 +32,8 @@ type doctorSettings struct {
 	AdminListen    string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" help:"address of the proxy's probes; off for none (default 127.0.0.1:9433 if the upstream is set)"`
 	MaxConnections int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"0" range:"0.." help:"the proxy's limit of clients, to compare with the server's; 0 compares nothing"`
 	Lease          string        `env:"WIREFENCE_LEASE" group:"Leases" type:"resource" help:"the resource whose lease the proxy holds, or waits for: whether it can be granted here"`
+	LeaseFrom      string        `env:"WIREFENCE_LEASE_FROM" group:"Leases" type:"lock,..." help:"the locks that the proxy's application takes by itself: whether the Leases of Kubernetes among them are sealed"`
+	Kubernetes     string        `env:"WIREFENCE_KUBERNETES_URL" group:"Leases" type:"url" help:"the API server of these Leases"`
 	TTL            time.Duration `env:"WIREFENCE_TTL" group:"Leases" envDefault:"15s" range:"1ms.." help:"the TTL of the leases, to compare with the time that a takeover may take"`
 	Through        string        `env:"--through" type:"url" help:"connection string of an application, through a pooler for instance: which ways to carry a fence survive there"`
 	Timeout        time.Duration `env:"--timeout" envDefault:"10s" range:"1ms.." help:"time that each check may take"`
@@ -122,7 +127,7 @@ func (cfg doctorSettings) input(ctx context.Context) (in *doctor.Input, closeAll
 		}
 		in.Further = append(in.Further, doctor.FurtherDatabase{Name: d.name, Pool: pool})
 	}
-	if err := cfg.nameProxy(in); err != nil {
+	if err := errors.Join(cfg.nameProxy(in), cfg.nameElections(in)); err != nil {
 		closeAll()
 		return nil, nil, err
 	}
@@ -154,6 +159,26 @@ func (cfg doctorSettings) nameProxy(in *doctor.Input) (err error) {
 		return err
 	} else if w != nil {
 		in.Witness = &doctor.Witness{Leads: w.Leads, Close: w.Close, Servers: servers, Bound: w.Bound}
+	}
+	return nil
+}
+
+// nameElections adds the Leases of Kubernetes that the application is elected by.
+func (cfg doctorSettings) nameElections(in *doctor.Input) error {
+	locks, err := adopt.ParseFrom(cfg.LeaseFrom)
+	if err != nil {
+		return fmt.Errorf("WIREFENCE_LEASE_FROM: %w", err)
+	}
+	if locks = locks.Of(adopt.Kubernetes); len(locks) == 0 {
+		return nil
+	}
+	client, err := openAPIServer(cfg.Kubernetes)
+	if err != nil {
+		return err
+	}
+	for _, lock := range locks {
+		in.Adopted = append(in.Adopted, doctor.AdoptedLock{Name: lock.String(), Resource: lock.Resource,
+			Look: func(ctx context.Context) (string, fence.Token, error) { return leaderelection.Look(ctx, client, lock) }})
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/apiserver/apiservertest"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -35,7 +36,7 @@ func scrapeUnderLoad(t *testing.T) string {
 	leads.Store(true)
 	confirms := patroni(t, &leads)
 	p := startProxy(t, url, "WIREFENCE_WITNESS=patroni://"+confirms+","+confirms, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL="+redisServer(t).URL(),
-		"WIREFENCE_LEASE_FROM=redis:job=job", "WIREFENCE_REDIS_LISTEN="+freeAddress(t), "WIREFENCE_UPSTREAM="+hosts, "WIREFENCE_DOCTOR_INTERVAL=1s")
+		"WIREFENCE_LEASE_FROM=redis:job=job,kubernetes:shop/leader=leader", "WIREFENCE_KUBERNETES_URL="+apiservertest.Start(t).Setting(), "WIREFENCE_REDIS_LISTEN="+freeAddress(t), "WIREFENCE_UPSTREAM="+hosts, "WIREFENCE_DOCTOR_INTERVAL=1s")
 	awaitRole(t, p, "leader")
 	if status, body := get(t, "http://"+p.admin+"/v1/resources"); status != 200 {
 		t.Errorf("GET /v1/resources answers %d: %s", status, body)

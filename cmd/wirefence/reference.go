@@ -46,7 +46,7 @@ func reference(root *cobra.Command) *manual.Reference {
 			"wirefence protect":   {{Value: protectedJSON{}}},
 			"wirefence unprotect": {{Value: unprotectedJSON{}}},
 			"wirefence status": {{Value: []fullStatusJSON{}}, {When: "and `--guards`", Value: []fence.Guard{}},
-				{When: "and `--rows`", Value: []rowClassJSON{}}, {When: "and `--ready`", Value: readyJSON{}}},
+				{When: "and `--rows`", Value: []rowClassJSON{}}, {When: "and `--ready`", Value: readyJSON{}}, {When: "and `--adopted`", Value: []adoptedJSON{}}},
 			"wirefence rows declare":     {{Value: declaredRowsJSON{}}},
 			"wirefence rows list":        {{Value: []rowClassJSON{}}},
 			"wirefence rows drop":        {{Value: droppedRowsJSON{}}},

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/api"
 	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/doctor"
 )
@@ -21,11 +23,13 @@ type statusSettings struct {
 	StoreSettings
 	SealSettings
 	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required, but for --ready)"`
-	AdminListen string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready: address of the proxy's probes"`
+	AdminListen string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready and --adopted: address of the proxy's admin listener"`
+	TokenFile   string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"with --adopted: file with the proxy's tokens, of which the first one is sent"`
 	Ready       bool          `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
 	Wait        time.Duration `env:"--wait" envDefault:"0s" range:"0.." help:"with --ready: time to wait until the proxy is ready; at its end the last reason is printed"`
 	Guards      bool          `env:"--guards" help:"list the guarded tables and their problems instead"`
 	Rows        bool          `env:"--rows" help:"list the classes of rows and their problems instead"`
+	Adopted     bool          `env:"--adopted" help:"ask the proxy on this machine for the application's own locks, of WIREFENCE_LEASE_FROM, and the leases that follow them"`
 	OutputSettings
 }
 
@@ -40,6 +44,9 @@ that hold it, and writes that were refused, or passed in shadow mode, in the las
 Name the lease store as for the proxy: it knows whether a lease is held. For a resource
 whose tokens come from another source, that is unknown.
 
+With --adopted it prints the application's own locks, of the proxy's WIREFENCE_LEASE_FROM,
+with the last lease that followed each, from when, until when, and why it is over.
+
 With further databases, and if each node of Citus has the tokens, there is a line for each.
 
 Exit status:
@@ -51,14 +58,16 @@ Exit status:
 		Args: atMostOne("one resource or none"),
 	}, func(c *cobra.Command, cfg statusSettings, args []string) error {
 		switch {
-		case cfg.Ready && cfg.Guards, cfg.Ready && cfg.Rows, cfg.Guards && cfg.Rows:
-			return usageError{errors.New("--ready, --guards and --rows ask for different things: give one")}
-		case len(args) > 0 && (cfg.Ready || cfg.Guards || cfg.Rows):
-			return usageError{errors.New("--ready, --guards and --rows ask for nothing of one resource: name none")}
+		case count(cfg.Ready, cfg.Guards, cfg.Rows, cfg.Adopted) > 1:
+			return usageError{errors.New("--ready, --guards, --rows and --adopted ask for different things: give one")}
+		case len(args) > 0 && count(cfg.Ready, cfg.Guards, cfg.Rows, cfg.Adopted) > 0:
+			return usageError{errors.New("--ready, --guards, --rows and --adopted ask for nothing of one resource: name none")}
 		case cfg.Wait != 0 && !cfg.Ready:
 			return usageError{errors.New("--wait waits for a proxy: give it with --ready")}
 		case cfg.Ready:
 			return printReady(c.Context(), cfg, c.OutOrStdout())
+		case cfg.Adopted:
+			return printAdopted(c.Context(), cfg, c.OutOrStdout())
 		case cfg.Guards:
 			return printAnswer(c, cfg, listGuards)
 		case cfg.Rows:
@@ -274,4 +283,51 @@ func askReady(ctx context.Context, admin string) error {
 		return errors.New(reason)
 	}
 	return nil
+}
+
+// count counts what is so.
+func count(all ...bool) (n int) {
+	for _, so := range all {
+		if so {
+			n++
+		}
+	}
+	return n
+}
+
+// printAdopted asks the proxy on this machine for the leases that follow the application's locks.
+func printAdopted(ctx context.Context, cfg statusSettings, w io.Writer) error {
+	address, err := doctor.AdminAddress(cfg.AdminListen)
+	if err != nil {
+		return usageError{fmt.Errorf("WIREFENCE_ADMIN_LISTEN: %w", err)}
+	}
+	token, err := api.FirstToken(cfg.TokenFile)
+	if err != nil {
+		return usageError{fmt.Errorf("WIREFENCE_ADMIN_TOKEN_FILE: %w", err)}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	status, body, err := doctor.Ask(ctx, address, "/v1/about", token)
+	if err != nil {
+		return fmt.Errorf("the proxy's admin listener doesn't answer: %w", err)
+	}
+	var told struct {
+		Adopted []adoptedJSON `json:"adopted"`
+		Detail  string        `json:"detail"`
+	}
+	err = json.Unmarshal([]byte(body), &told)
+	switch {
+	case status != http.StatusOK && told.Detail != "":
+		return fmt.Errorf("the proxy answers with status %d: %s", status, told.Detail)
+	case status != http.StatusOK || err != nil:
+		return fmt.Errorf("the proxy answers with status %d, and not as wirefence does", status)
+	}
+	return cfg.give(w, table(append([]adoptedJSON{}, told.Adopted...), "No lock of the application's is followed: WIREFENCE_LEASE_FROM isn't set for this proxy.",
+		"FROM\tRESOURCE\tTOKEN\tHELD\tHOLDER\tSINCE\tUNTIL\tENDED", func(l adoptedJSON) []any {
+			held := "no"
+			if l.Held {
+				held = "yes"
+			}
+			return []any{l.From, l.Resource, l.TokenText, held, holderName(l.Holder), timeText(l.Since), timeText(l.Until), l.Ended}
+		}))
 }

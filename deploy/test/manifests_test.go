@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
@@ -37,6 +38,7 @@ var kinds = map[metav1.TypeMeta]func() any{
 	{APIVersion: "v1", Kind: "Service"}:                                                          func() any { return new(corev1.Service) },
 	{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}:                                       func() any { return new(policyv1.PodDisruptionBudget) },
 	{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"}:                                  func() any { return new(networkingv1.NetworkPolicy) },
+	{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "Role"}:                                   func() any { return new(rbacv1.Role) },
 	{APIVersion: "v1", Kind: "Secret"}:                                                           func() any { return new(corev1.Secret) },
 	{APIVersion: "v1", Kind: "ConfigMap"}:                                                        func() any { return new(corev1.ConfigMap) },
 	{APIVersion: "cert-manager.io/v1", Kind: "Certificate"}:                                      func() any { return new(certmanagerv1.Certificate) },

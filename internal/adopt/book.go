@@ -95,6 +95,22 @@ func (b *Book) End(resource fence.Resource, token fence.Token, reason string) bo
 	return true
 }
 
+// Refuse records why the application has no lease, although it has the lock. It changes nothing while
+// a lease of the resource is held.
+func (b *Book) Refuse(l Lease, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l.Ended = reason
+	i, found := b.find(l.Resource)
+	switch {
+	case !found:
+		b.leases = slices.Insert(b.leases, i, l)
+	case !b.leases[i].heldAt(time.Now()):
+		l.Token = b.leases[i].Token // which the next one must not be below
+		b.leases[i] = l
+	}
+}
+
 // Holds reports whether the lease of a token is held now.
 func (b *Book) Holds(resource fence.Resource, token fence.Token) bool {
 	b.mu.Lock()

@@ -64,6 +64,23 @@ func TestBookTakesNoOlderTokenAndNothingThatIsOver(t *testing.T) {
 	wantFence(t, &b, "a=9@redis-lock")
 }
 
+// A reason for which no lease begins is recorded, unless one is held.
+func TestBookRecordsRefusals(t *testing.T) {
+	t.Parallel()
+	var b Book
+	b.Refuse(lease("a", 0, time.Time{}), "no")
+	if l := b.Leases()[0]; l.Ended != "no" || !b.Begin(lease("a", 7, time.Time{})) {
+		t.Errorf("leases %+v", b.Leases())
+	}
+	b.Refuse(lease("a", 0, time.Time{}), "no")
+	wantFence(t, &b, "a=7")
+	b.End("a", 7, "released")
+	b.Refuse(lease("a", 0, time.Time{}), "no")
+	if l := b.Leases()[0]; l.Ended != "no" || l.Token != 7 || b.Begin(lease("a", 6, time.Time{})) {
+		t.Errorf("leases %+v", b.Leases())
+	}
+}
+
 // A change is announced, the passing of a lease's time too.
 func TestBookAnnounces(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,8 @@ type About struct {
 	UnfencedWrites string `json:"unfenced_writes"`
 	// Lease is the sidecar's, absent where there is none.
 	Lease *OwnLease `json:"lease,omitempty"`
+	// Adopted are the locks of the application's own that leases follow.
+	Adopted []AdoptedLease `json:"adopted,omitempty"`
 	// Settings are all of the process's, by the names of their variables.
 	Settings map[string]string `json:"settings"`
 	Upstream []UpstreamHost    `json:"upstream"`
@@ -30,6 +32,20 @@ type About struct {
 type OwnLease struct {
 	Resource string `json:"resource"`
 	Held     bool   `json:"held"`
+}
+
+// AdoptedLease is a lock that the application takes by itself, with the last lease that followed it.
+type AdoptedLease struct {
+	From      string         `json:"from"`
+	Resource  fence.Resource `json:"resource"`
+	Held      bool           `json:"held"`
+	Token     fence.Token    `json:"token,omitempty"`
+	TokenText string         `json:"token_text,omitempty"`
+	Holder    string         `json:"holder,omitempty"`
+	Since     time.Time      `json:"since,omitzero"`
+	Until     time.Time      `json:"until,omitzero"`
+	// Ended is why the lease is over, or why none has begun.
+	Ended string `json:"ended,omitempty"`
 }
 
 // UpstreamHost is a server that the process connects clients to.

@@ -37,12 +37,15 @@ func TestTheProcessTellsOfItself(t *testing.T) {
 		o.About = func() About {
 			return About{
 				Version: "1.2.3", Schema: 7, StartedAt: time.Now(), Mode: "enforce", UnfencedWrites: "allow", Settings: map[string]string{"WIREFENCE_MODE": "enforce"},
-				Lease: &OwnLease{Resource: "orders", Held: true}, Upstream: []UpstreamHost{{Host: "db:5432", Role: "primary", Timeline: 3}, {Host: "db2:5432", Role: "unknown", Error: "gone"}},
+				Lease:    &OwnLease{Resource: "orders", Held: true},
+				Adopted:  []AdoptedLease{{From: "redis:a", Resource: "a", Held: true, Token: 7, TokenText: "7", Holder: "h", Since: time.Unix(1, 0).UTC()}, {From: "redis:b", Resource: "b", Ended: "released"}},
+				Upstream: []UpstreamHost{{Host: "db:5432", Role: "primary", Timeline: 3}, {Host: "db2:5432", Role: "unknown", Error: "gone"}},
 			}
 		}
 	})
 	about := w.get(t, "/v1/about").want(200, "")
 	if about.string("version") != "1.2.3" || fmt.Sprint(about.fields["lease"]) != "map[held:true resource:orders]" ||
+		fmt.Sprint(about.fields["adopted"]) != "[map[from:redis:a held:true holder:h resource:a since:1970-01-01T00:00:01Z token:7 token_text:7] map[ended:released from:redis:b held:false resource:b]]" ||
 		fmt.Sprint(about.fields["upstream"]) != "[map[behind:false host:db:5432 role:primary timeline:3] map[behind:false error:gone host:db2:5432 role:unknown]]" {
 		t.Errorf("about: %s", about.text)
 	}

@@ -82,6 +82,23 @@ func readTokens(file string) (all []known, err error) {
 	return all, nil
 }
 
+// FirstToken returns the first token of a file, "" for no file.
+func FirstToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	if _, err := readTokens(file); err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(file)
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 0 {
+			return fields[len(fields)-1], nil
+		}
+	}
+	return "", err
+}
+
 func readKnown(fields []string) (k known, err error) {
 	k.caller = defaultCaller
 	switch len(fields) {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -26,18 +27,33 @@ const maxProbe = 1 << 20
 // doesn't verify the certificate, which is for another name than 127.0.0.1. It sends no
 // secrets.
 func Probe(ctx context.Context, address, path string) (status int, body string, err error) {
-	status, body, err = request(ctx, http.DefaultClient, "http://"+address+path)
-	if err != nil || status != http.StatusBadRequest || !strings.Contains(body, "HTTP request to an HTTPS server") {
+	return Ask(ctx, address, path, "")
+}
+
+// Ask is Probe with a token, "" for none. A token is sent to a loopback address only.
+func Ask(ctx context.Context, address, path, token string) (status int, body string, err error) {
+	if host, _, err := net.SplitHostPort(address); token != "" && (err != nil || !net.ParseIP(host).IsLoopback()) {
+		return 0, "", errors.New("a token is sent to a loopback address only")
+	}
+	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	status, body, err = request(ctx, plain, "http://"+address+path, "")
+	switch {
+	case err == nil && status == http.StatusUnauthorized && token != "":
+		return request(ctx, plain, "http://"+address+path, token)
+	case err != nil || status != http.StatusBadRequest || !strings.Contains(body, "HTTP request to an HTTPS server"):
 		return status, body, err
 	}
 	secured := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
-	return request(ctx, &http.Client{Transport: secured}, "https://"+address+path)
+	return request(ctx, &http.Client{Transport: secured}, "https://"+address+path, token)
 }
 
-func request(ctx context.Context, client *http.Client, url string) (status int, body string, err error) {
+func request(ctx context.Context, client *http.Client, url, token string) (status int, body string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, "", err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := client.Do(req)
 	if err != nil {

@@ -37,6 +37,8 @@ type Input struct {
 	Through *pgx.ConnConfig
 	// Witness tells the proxy which of its servers leads; nil if none is named.
 	Witness *Witness
+	// Adopted are the locks that the application takes by itself.
+	Adopted []AdoptedLock
 	// Upstream opens a session on the proxy's servers; nil if they aren't named.
 	Upstream *pgx.ConnConfig
 	// Admin is the host:port of the proxy's probes; "" if it isn't named.
@@ -49,7 +51,7 @@ type Input struct {
 
 // checks returns the checks for which the input names a part.
 func (in *Input) checks() []Check {
-	return slices.Concat(in.ownChecks(), in.furtherChecks(), in.witnessChecks(), in.storeChecks(), in.proxyChecks(), in.throughChecks())
+	return slices.Concat(in.ownChecks(), in.furtherChecks(), in.adoptedChecks(), in.witnessChecks(), in.storeChecks(), in.proxyChecks(), in.throughChecks())
 }
 
 // ownChecks are those of the database.

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/adopt"
-	"github.com/wirefence/wirefence/lockclient"
+	"github.com/wirefence/wirefence/internal/adopt/seal"
 )
 
 // Reasons for which a grant isn't one.
@@ -19,9 +18,6 @@ var (
 	errTTLPassed  = errors.New("the lock's time passed during the seal")
 	errClientGone = errors.New("the application closed the connection during the seal")
 )
-
-// sealRounds bounds the number of seals whose token is too low, as in lockclient.
-const sealRounds = 8
 
 // grant seals a grant in all databases and begins its lease. On failure it gives the lock back.
 func (r *Relay) grant(ctx context.Context, t *track, l look) error {
@@ -55,8 +51,8 @@ func (r *Relay) grant(ctx context.Context, t *track, l look) error {
 // returns the last token that it tried.
 func (r *Relay) sealAbove(ctx context.Context, t *track, l look) (fence.Token, error) {
 	token := l.token
-	for range sealRounds {
-		last, err := r.sealOnce(ctx, t.resource, token)
+	for range seal.Rounds {
+		last, err := seal.Everywhere(ctx, r.opts.Sealers, fence.Grant{Resource: t.resource, Token: token, Holder: r.opts.Holder})
 		if err != nil || last == 0 {
 			return token, err
 		}
@@ -67,38 +63,7 @@ func (r *Relay) sealAbove(ctx context.Context, t *track, l look) (fence.Token, e
 		t.raised(token, higher)
 		token = higher
 	}
-	return token, fmt.Errorf("another token was recorded meanwhile, %d times", sealRounds)
-}
-
-// sealOnce returns 0 if the grant was sealed everywhere, otherwise the token that the next one must
-// exceed. The first database that fails ends the wait of the others.
-func (r *Relay) sealOnce(ctx context.Context, resource fence.Resource, token fence.Token) (last fence.Token, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for _, sealer := range r.opts.Sealers {
-		all.Go(func() {
-			behind, failed := r.sealIn(ctx, sealer, resource, token)
-			mu.Lock()
-			defer mu.Unlock()
-			if last = max(last, behind); failed != nil && err == nil {
-				err = failed
-				cancel(failed)
-			}
-		})
-	}
-	all.Wait()
-	return last, err
-}
-
-func (r *Relay) sealIn(ctx context.Context, sealer lockclient.Sealer, resource fence.Resource, token fence.Token) (behind fence.Token, err error) {
-	sealed, err := sealer.Seal(ctx, resource, token, r.opts.Holder)
-	if err != nil || sealed {
-		return 0, err
-	}
-	last, err := sealer.LastToken(ctx, resource)
-	return max(last, token), err
+	return token, fmt.Errorf("another token was recorded meanwhile, %d times", seal.Rounds)
 }
 
 // raise counts a token above last for a grant.

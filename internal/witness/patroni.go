@@ -37,7 +37,7 @@ func openPatroni(text string, servers []string) (*Witness, error) {
 	w.close = func() error { client.CloseIdleConnections(); return nil }
 	w.leads = func(ctx context.Context, server int) (bool, error) {
 		// Status 200 means that it runs as the primary, and its leader lock hasn't expired.
-		status, _, err := ask(ctx, client, scheme+"://"+u.Hosts[server]+"/primary", u.User, u.Password, "")
+		status, err := ask(ctx, client, scheme+"://"+u.Hosts[server]+"/primary", u.User, u.Password)
 		switch {
 		case err != nil:
 			return false, err
@@ -54,23 +54,20 @@ func openPatroni(text string, servers []string) (*Witness, error) {
 // mostAnswer is more than any answer has, in bytes.
 const mostAnswer = 1 << 20
 
-// ask returns the answer to a GET.
-func ask(ctx context.Context, client *http.Client, url, user, password, bearer string) (status int, body []byte, err error) {
+// ask returns the status of the answer to a GET.
+func ask(ctx context.Context, client *http.Client, url, user, password string) (status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
 	if user != "" {
 		request.SetBasicAuth(user, password)
 	}
-	if bearer != "" {
-		request.Header.Set("Authorization", "Bearer "+bearer)
-	}
 	answer, err := client.Do(request)
 	if err != nil {
-		return 0, nil, err
+		return 0, err
 	}
 	defer answer.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(answer.Body, mostAnswer))
-	return answer.StatusCode, body, err
+	_, err = io.Copy(io.Discard, io.LimitReader(answer.Body, mostAnswer)) // so that the connection serves again
+	return answer.StatusCode, err
 }

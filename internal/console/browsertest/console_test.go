@@ -8,6 +8,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"github.com/wirefence/wirefence/internal/apiserver/apiservertest"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
@@ -16,7 +17,10 @@ import (
 const hostile = `<img src=x onerror=alert(1)>"'/` + "\u202e" + `sredro`
 
 func TestPages(t *testing.T) {
-	w := start(t)
+	kube := apiservertest.Start(t)
+	w := start(t, "WIREFENCE_LEASE_FROM=kubernetes:shop/reports=reports", "WIREFENCE_LEASE_OWNER=web-1", "WIREFENCE_KUBERNETES_URL="+kube.Setting())
+	stack.Eventually(t, "the election is followed", func() bool { return w.proxy.Answers(t.Context(), "/readyz") })
+	kube.Candidate("reports", "web-1_0d9f3c52-6a0e-4c5a-9a8f-3f0a2b6c7d11").Lead(t)
 	w.acquire(t, "orders", "worker-a", time.Hour)
 	w.acquire(t, "report/acme/17", "worker-b", time.Hour)
 	w.acquire(t, hostile, hostile, time.Hour)
@@ -28,7 +32,7 @@ func TestPages(t *testing.T) {
 		for _, s := range sizes {
 			for _, page := range []struct{ path, shows string }{
 				{"/", "worker-a"}, {"/resources", "orders"}, {"/resources/orders", "worker-a"}, {"/history", "worker-b"},
-				{"/guards", "(claim > 0)"}, {"/doctor", "The worst of"}, {"/about", "WIREFENCE_UPSTREAM"},
+				{"/guards", "(claim > 0)"}, {"/doctor", "The worst of"}, {"/about", "Locks of the application"},
 			} {
 				v.look(s, theme)
 				v.open(page.path)
