@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -118,6 +122,62 @@ func TestALockInRedisFencesAll(t *testing.T) {
 	h.gets(t, "", "INSERT INTO other VALUES ('x')")
 	h.does(t, "release", "None")
 	h.gets(t, "WF007", "INSERT INTO other VALUES ('x')")
+}
+
+// A Redis that is away or loads its data keeps the sidecar from being ready, and not from starting. One
+// whose locks can't be followed ends it, then as at the start.
+func TestASidecarWaitsForItsRedis(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE orders (note text)", "SELECT wirefence.protect('orders', 'orders')")
+	redis := stack.Started(servers.StartRedis(t.Context(), "--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")).EndWith(t)
+	data := []any{"MSET"}
+	for i := range 2000 {
+		data = append(data, i, strings.Repeat("x", 2000))
+	}
+	for _, command := range [][]any{data, {"SAVE"}} {
+		if _, err := redis.Do(t.Context(), command...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redis.Kill()
+	start := func(user string) (p *proxyProcess, listen string) {
+		listen = freeAddress(t)
+		return startProxy(t, url, "WIREFENCE_LEASE_FROM=redis:job=orders", "WIREFENCE_REDIS_URL=redis://"+user+redis.Addr(), "WIREFENCE_REDIS_LISTEN="+listen), listen
+	}
+	p, listen := start("")
+	refused, _ := start("nobody:wrong@")
+	for _, p := range []*proxyProcess{p, refused} {
+		awaitReadiness(t, p.admin, "connection refused")
+	}
+	conn := stack.Connect(t, p.url)
+	_, err := conn.Exec(t.Context(), "INSERT INTO orders VALUES ('x')")
+	stack.WantState(t, err, "WF002")
+
+	started := make(chan error, 1)
+	go func() { started <- redis.Start(t.Context()) }()
+	awaitReadiness(t, p.admin, "LOADING")
+	if _, err := redis.Do(t.Context(), "CONFIG", "SET", "key-load-delay", "0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	awaitReadiness(t, p.admin, "ok")
+	for _, line := range []string{"not ready: Redis can't be reached", "ready: Redis takes commands", "passing connections to Redis on"} {
+		if !strings.Contains(p.stderr.String(), line) {
+			t.Errorf("the log lacks %q:\n%s", line, &p.stderr)
+		}
+	}
+	client := goredis.NewClient(&goredis.Options{Addr: listen})
+	defer client.Close()
+	if err := client.SetNX(t.Context(), "job", "a", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "INSERT INTO orders VALUES ('x')"); err != nil {
+		t.Fatal(err)
+	}
+	refused.end(t).expect(t, 1, "WRONGPASS")
 }
 
 func TestSettingsOfAdoptedLocks(t *testing.T) {

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -257,18 +258,16 @@ func TestTLSUnixSocketsAndUsers(t *testing.T) {
 func TestListenRefuses(t *testing.T) {
 	t.Parallel()
 	redis := withUsers(t, nil, "keys on >x ~lock* +@all", "scripts on >x ~* +@all -eval -evalsha")
-	cluster, err := servers.StartRedis(t.Context(), "--cluster-enabled", "yes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
+	cluster := stack.Started(servers.StartRedis(t.Context(), "--cluster-enabled", "yes")).EndWith(t)
+	replica := stack.Started(servers.StartRedis(t.Context(), "--replicaof", "127.0.0.1 1")).EndWith(t)
 	w := start(t)
 	for upstream, want := range map[string]string{
 		"redis://keys:x@" + redis.Addr():    "can't follow locks",
 		"redis://scripts:x@" + redis.Addr(): "can't follow locks",
 		"redis://keys:y@" + redis.Addr():    "WRONGPASS",
 		cluster.URL():                       "Redis Cluster",
-		"redis://127.0.0.1:1":               "connection refused",
+		"redis://127.0.0.1:1":               "not ready: dial tcp 127.0.0.1:1: connect: connection refused",
+		replica.URL():                       "not ready: HSET wirefence:{0:" + w.lock + "}: READONLY",
 	} {
 		o := w.opts
 		o.Upstream, o.Registerer = upstream, nil
@@ -276,7 +275,7 @@ func TestListenRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), ":x@") {
+		if err := r.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), ":x@") || errors.Is(err, ErrNotReady) != strings.HasPrefix(want, "not ready") {
 			t.Errorf("%s: %v", upstream, err)
 		}
 		_ = r.Shutdown(t.Context())

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"regexp"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -18,7 +21,7 @@ func (r *Relay) probe(ctx context.Context) error {
 	mode, err := serverMode(ctx, client)
 	switch {
 	case err != nil:
-		return err
+		return notReady(err)
 	case mode == "cluster":
 		return errCluster
 	case mode == "sentinel":
@@ -31,11 +34,26 @@ func (r *Relay) probe(ctx context.Context) error {
 	if err == nil {
 		err = client.ScriptExists(ctx, "0").Err() // SCRIPT and EVALSHA are what go-redis runs scripts by
 	}
-	if err != nil {
+	switch err = notReady(err); {
+	case errors.Is(err, ErrNotReady):
+		return err
+	case err != nil:
 		return fmt.Errorf("the user of the upstream's URL can't follow locks: it needs MULTI, EXEC, EVAL, EVALSHA and PING, and the commands of strings and hashes "+
 			"on the locks and on the keys wirefence:*: %w", err)
 	}
 	return nil
+}
+
+// passing are the errors of a server that will take commands at another time.
+var passing = regexp.MustCompile(`(^|[ -])(LOADING|READONLY|MASTERDOWN|BUSY|OOM|MISCONF|NOREPLICAS|max number of clients) `)
+
+// notReady adds ErrNotReady to an error that passes without a change of settings.
+func notReady(err error) error {
+	network := net.Error(nil)
+	if err != nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || passing.MatchString(err.Error())) {
+		return fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
+	return err
 }
 
 // serverMode returns standalone, cluster or sentinel.

@@ -60,9 +60,15 @@ func New(opts Options) (*Relay, error) {
 	return r, err
 }
 
+// ErrNotReady says that the server can't be reached or doesn't take commands yet: Listen may succeed
+// later.
+var ErrNotReady = errors.New("not ready")
+
 // Listen looks whether the server is one that the relay can follow locks on, and whether the user of
-// Upstream may run its scripts, and opens the listener.
+// Upstream may run its scripts, and opens the listener. It takes no longer than DialTimeout.
 func (r *Relay) Listen(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.DialTimeout)
+	defer cancel()
 	if err := r.probe(ctx); err != nil {
 		return fmt.Errorf("redis at %s: %w", r.upstream.Addr, err)
 	}
@@ -70,9 +76,12 @@ func (r *Relay) Listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.listener = listener; r.opts.TLS != nil {
-		r.listener = tls.NewListener(listener, r.opts.TLS)
+	if r.opts.TLS != nil {
+		listener = tls.NewListener(listener, r.opts.TLS)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listener = listener
 	return nil
 }
 
