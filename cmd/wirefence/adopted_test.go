@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,112 +19,181 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// redisPyLock is a program with a lock of redis-py, which it takes and gives back as it is told.
-const redisPyLock = `
-import redis, sys
-lock = redis.Redis.from_url(sys.argv[1]).lock(sys.argv[2], timeout=float(sys.argv[3]))
-for line in sys.stdin:
-    print(lock.acquire(blocking=False) if line.strip() == "acquire" else lock.release(), flush=True)
-`
-
-// holder is an application behind a sidecar: its lock is redis-py's, its SQL pgx'.
-type holder struct {
-	*proxyProcess
-	conn *pgx.Conn
-	in   io.Writer
-	out  *bufio.Scanner
+// redisLock is a program that takes a lock with a library, by acquire, extend and release, which it
+// answers with yes or no. It gets a URL of Redis, the lock's key, and for how many seconds it lasts.
+type redisLock struct {
+	name    string
+	needs   string // to be installed, besides Go
+	command []string
 }
 
-// newHolder starts an application, whose lock lasts for so many seconds.
-func newHolder(t *testing.T, url, key, seconds string, settings ...string) *holder {
+// redisLocks are libraries as their users have them.
+func redisLocks(t *testing.T) []redisLock {
 	t.Helper()
-	listen := freeAddress(t)
-	h := &holder{proxyProcess: startProxy(t, url, append(settings, "WIREFENCE_LEASE_FROM=redis:"+key+"=orders", "WIREFENCE_REDIS_URL="+redisServer(t).URL(), "WIREFENCE_REDIS_LISTEN="+listen)...)}
-	h.conn = stack.Connect(t, h.url)
-	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", redisPyLock, "redis://"+listen+"/0", key, seconds)
-	in, err := cmd.StdinPipe()
-	if err != nil {
+	const python = "/usr/bin/python3"
+	locks := filepath.Join(t.TempDir(), "locks")
+	if out, err := exec.Command("go", "build", "-C", "testdata/locks", "-o", locks, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return []redisLock{
+		{"bsm/redislock", "", []string{locks, "redislock"}},
+		{"go-redsync/redsync", "", []string{locks, "redsync"}},
+		{"redis-py", "Python", []string{python, "testdata/locks/redis_py.py", "alone"}},
+		{"redis-py in a task of Celery", "Python", []string{python, "testdata/locks/redis_py.py", "celery"}},
+		{"node-redlock", "Node", []string{"node", "testdata/locks/redlock.cjs"}},
+		{"Redisson", "Java", []string{"java", "-cp", filepath.Join(servers.CacheDir(), "redisson", "*"), "testdata/locks/Redisson.java"}},
+	}
+}
+
+// holder is an application, perhaps behind a sidecar: its lock is a library's, its SQL pgx'.
+type holder struct {
+	conn    *pgx.Conn
+	program *exec.Cmd
+	in      io.Writer
+	out     *bufio.Scanner
+	log     stack.Log
+	sidecar *proxyProcess
+}
+
+// newHolder starts an application. With settings it is behind a sidecar that follows its lock.
+func newHolder(t *testing.T, lock redisLock, url, key, seconds string, settings ...string) *holder {
+	t.Helper()
+	h, redis := &holder{}, redisServer(t).URL()
+	if len(settings) > 0 {
+		listen := freeAddress(t)
+		h.sidecar = startProxy(t, url, append(settings, "WIREFENCE_REDIS_URL="+redis, "WIREFENCE_REDIS_LISTEN="+listen)...)
+		url, redis = h.sidecar.url, "redis://"+listen+"/0"
+	}
+	h.conn = stack.Connect(t, url)
+	h.program = exec.CommandContext(t.Context(), lock.command[0], append(lock.command[1:], redis, key, seconds)...)
+	h.program.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(servers.CacheDir(), "locks", "node_modules"), "PYTHONDONTWRITEBYTECODE=1")
+	h.program.Stderr = &h.log
+	var err error
+	if h.in, err = h.program.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
+	out, err := h.program.StdoutPipe()
 	if err == nil {
-		err = cmd.Start()
+		err = h.program.Start()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.out = bufio.NewScanner(out)
 	t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
+		_ = h.program.Wait() // its context has ended
+		if t.Failed() && h.sidecar != nil {
+			t.Log(&h.sidecar.stderr)
+		}
 	})
-	h.in, h.out = in, bufio.NewScanner(out)
 	return h
 }
 
-// does has the lock's program do something, which must say what is wanted.
+// told tells the program to do something, and returns its answer.
+func (h *holder) told(t *testing.T, what string) string {
+	t.Helper()
+	if _, err := fmt.Fprintln(h.in, what); err != nil || !h.out.Scan() {
+		t.Fatalf("%s: %v: run scripts/install-servers --test\n%s", what, err, &h.log)
+	}
+	return h.out.Text()
+}
+
+// does has the program do something, which must answer what is wanted.
 func (h *holder) does(t *testing.T, what, want string) {
 	t.Helper()
-	if _, err := fmt.Fprintln(h.in, what); err != nil || !h.out.Scan() || h.out.Text() != want {
-		t.Fatalf("%s: %q, %v, want %q\n%s", what, h.out.Text(), err, want, &h.stderr)
+	if got := h.told(t, what); got != want {
+		t.Fatalf("%s: %s, want %s\n%s", what, got, want, &h.log)
 	}
 }
 
-// gets runs a statement, which must fail with a state, "" for none.
-func (h *holder) gets(t *testing.T, state, sql string) {
+// gets runs statements, each of which must fail with a state, "" for none.
+func (h *holder) gets(t *testing.T, state string, statements ...string) {
 	t.Helper()
-	_, err := h.conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
-	if got := stack.State(err); got != state {
-		t.Fatalf("%s: %v, want %q\n%s", sql, err, state, &h.stderr)
+	for _, sql := range statements {
+		_, err := h.conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+		if got := stack.State(err); got != state {
+			t.Fatalf("%s: %v, want %q", sql, err, state)
+		}
 	}
 }
 
-// A table that is protected takes writes under the application's own lock in Redis alone, and all
-// else that it does is left alone.
-func TestALockInRedisIsFenced(t *testing.T) {
+// A holder stalls for longer than its lock lasts, and then writes. Without sidecars that lands; with
+// them it is refused, and nothing else differs: what the lock's library says, and what is written
+// without need of the lock.
+func TestLocksInRedisAreFenced(t *testing.T) {
+	t.Parallel()
+	for _, lock := range redisLocks(t) {
+		t.Run(lock.name, func(t *testing.T) {
+			t.Parallel()
+			if lock.needs != "" {
+				stack.NeedsMore(t, lock.needs)
+			}
+			t.Run("direct", func(t *testing.T) { playStall(t, lock, false) })
+			t.Run("sidecars", func(t *testing.T) { playStall(t, lock, true) })
+		})
+	}
+}
+
+func playStall(t *testing.T, lock redisLock, fenced bool) {
 	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE orders (note text); CREATE TABLE other (note text)", "SELECT wirefence.protect('orders', 'orders')")
-	key := "lock:" + stack.Connect(t, url).Config().Database
-	a, b := newHolder(t, url, key, "3"), newHolder(t, url, key, "60")
-	const insert = "INSERT INTO orders VALUES ('x')"
-	a.gets(t, "WF002", insert)
-	a.does(t, "acquire", "True")
-	b.does(t, "acquire", "False")
-	a.gets(t, "", insert)
-	for _, all := range []*holder{a, b} {
-		all.gets(t, "", "INSERT INTO other VALUES ('x')")
-		all.gets(t, "", "VACUUM other")
+	stack.Exec(t, url, "CREATE TABLE orders (note text); CREATE TABLE other (note text)")
+	key, without, late := "lock:"+stack.Connect(t, url).Config().Database, "", ""
+	var settings []string
+	if fenced {
+		stack.Exec(t, url, "SELECT wirefence.protect('orders', 'orders')")
+		settings, without, late = []string{"WIREFENCE_LEASE_FROM=redis:" + key + "=orders"}, "WF002", "WF001"
 	}
-	b.gets(t, "WF002", insert)
+	a, b := newHolder(t, lock, url, key, "8", settings...), newHolder(t, lock, url, key, "60", settings...)
+	a.gets(t, without, intoOrders)
+	a.does(t, "acquire", "yes")
+	b.does(t, "acquire", "no")
+	a.gets(t, "", intoOrders)
+	b.gets(t, without, intoOrders)
+	a.does(t, "extend", "yes")
+	a.gets(t, "", intoOrders, "BEGIN; SELECT 1")
+	if err := a.program.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stack.Eventually(t, "the lock expires", func() bool { return b.told(t, "acquire") == "yes" })
+	b.gets(t, "", intoOrders)
+	if err := a.program.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	a.gets(t, late, "INSERT INTO orders VALUES ('late')")
+	a.gets(t, "", "COMMIT")
+	a.gets(t, without, intoOrders)
+	a.does(t, "extend", "no")
+	a.does(t, "release", "no")
+	b.does(t, "extend", "yes")
 	for _, reset := range []string{"RESET ALL", "DISCARD ALL", "BEGIN; RESET ALL; COMMIT"} {
-		a.gets(t, "", reset)
-		a.gets(t, "", insert)
+		b.gets(t, "", reset, intoOrders)
 	}
-
-	// The holder stalls in a transaction, and its lock expires.
-	a.gets(t, "", "BEGIN; SELECT 1")
-	stack.Eventually(t, "the lock expires", func() bool {
-		_, err := fmt.Fprintln(b.in, "acquire")
-		return err == nil && b.out.Scan() && b.out.Text() == "True"
-	})
-	b.gets(t, "", insert)
-	a.gets(t, "WF001", insert)
-	a.gets(t, "", "ROLLBACK")
-	a.gets(t, "WF002", insert)
-
-	b.does(t, "release", "None")
-	b.gets(t, "WF002", insert)
+	for _, all := range []*holder{a, b} {
+		all.gets(t, "", "INSERT INTO other VALUES ('x')", "VACUUM other")
+	}
+	b.does(t, "release", "yes")
+	b.gets(t, without, intoOrders)
+	a.does(t, "acquire", "yes")
+	a.does(t, "release", "yes")
+	a.gets(t, without, intoOrders)
+	var landed bool
+	if err := stack.Connect(t, url).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM orders WHERE note = 'late')").Scan(&landed); err != nil || landed == fenced {
+		t.Errorf("late: %v, %v", landed, err)
+	}
 }
 
 // With the scope all the application's writes need its lock, whatever the table.
 func TestALockInRedisFencesAll(t *testing.T) {
+	t.Parallel()
 	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE other (note text)")
-	h := newHolder(t, url, "lock:all:"+stack.Connect(t, url).Config().Database, "60", "WIREFENCE_LEASE_SCOPE=all")
-	h.gets(t, "WF007", "INSERT INTO other VALUES ('x')")
-	h.does(t, "acquire", "True")
-	h.gets(t, "", "INSERT INTO other VALUES ('x')")
-	h.does(t, "release", "None")
-	h.gets(t, "WF007", "INSERT INTO other VALUES ('x')")
+	stack.Exec(t, url, "CREATE TABLE orders (note text)")
+	key := "lock:all:" + stack.Connect(t, url).Config().Database
+	h := newHolder(t, redisLocks(t)[0], url, key, "60", "WIREFENCE_LEASE_SCOPE=all", "WIREFENCE_LEASE_FROM=redis:"+key+"=orders")
+	h.gets(t, "WF007", intoOrders)
+	h.does(t, "acquire", "yes")
+	h.gets(t, "", intoOrders)
+	h.does(t, "release", "yes")
+	h.gets(t, "WF007", intoOrders)
 }
 
 // A Redis that is away or loads its data keeps the sidecar from being ready, and not from starting. One
@@ -151,7 +223,7 @@ func TestASidecarWaitsForItsRedis(t *testing.T) {
 		awaitReadiness(t, p.admin, "connection refused")
 	}
 	conn := stack.Connect(t, p.url)
-	_, err := conn.Exec(t.Context(), "INSERT INTO orders VALUES ('x')")
+	_, err := conn.Exec(t.Context(), intoOrders)
 	stack.WantState(t, err, "WF002")
 
 	started := make(chan error, 1)
@@ -174,7 +246,7 @@ func TestASidecarWaitsForItsRedis(t *testing.T) {
 	if err := client.SetNX(t.Context(), "job", "a", time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Exec(t.Context(), "INSERT INTO orders VALUES ('x')"); err != nil {
+	if _, err := conn.Exec(t.Context(), intoOrders); err != nil {
 		t.Fatal(err)
 	}
 	refused.end(t).expect(t, 1, "WRONGPASS")
