@@ -18,13 +18,14 @@ var probeText = short(probeLua)
 // probe looks at the server and at the rights of the relay's own user.
 func (r *Relay) probe(ctx context.Context) error {
 	client := r.own(0)
-	mode, err := serverMode(ctx, client)
-	switch {
-	case err != nil:
+	hello := goredis.NewMapStringInterfaceCmd(ctx, "HELLO")
+	if err := client.Process(ctx, hello); err != nil && !noHello.MatchString(err.Error()) {
 		return notReady(err)
-	case mode == "cluster":
+	}
+	switch hello.Val()["mode"] {
+	case "cluster":
 		return errCluster
-	case mode == "sentinel":
+	case "sentinel":
 		return errSentinel
 	}
 	denied, err := client.Eval(ctx, probeText, r.probeKeys(0), "1").Text()
@@ -44,6 +45,9 @@ func (r *Relay) probe(ctx context.Context) error {
 	return nil
 }
 
+// noHello are the errors of a server that doesn't say what it is. On a cluster the script fails.
+var noHello = regexp.MustCompile(`^(NOPERM|ERR unknown command) `)
+
 // passing are the errors of a server that will take commands at another time.
 var passing = regexp.MustCompile(`(^|[ -])(LOADING|READONLY|MASTERDOWN|BUSY|OOM|MISCONF|NOREPLICAS|max number of clients) `)
 
@@ -54,39 +58,6 @@ func notReady(err error) error {
 		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
 	return err
-}
-
-// serverMode returns standalone, cluster or sentinel.
-func serverMode(ctx context.Context, client *goredis.Client) (string, error) {
-	info, err := client.Info(ctx, "server").Result()
-	if err != nil && !strings.HasPrefix(err.Error(), "NOPERM") {
-		return "", err
-	}
-	for line := range strings.Lines(info) {
-		if mode, found := strings.CutPrefix(strings.TrimSpace(line), "redis_mode:"); found {
-			return mode, nil
-		}
-	}
-	hello, err := client.Do(ctx, "HELLO").Result()
-	if err != nil {
-		return "standalone", nil // neither is allowed: a script on a cluster's foreign key fails
-	}
-	return fieldOf(hello, "mode"), nil
-}
-
-// fieldOf returns a field of a map, which RESP2 has as a list.
-func fieldOf(reply any, field string) string {
-	switch m := reply.(type) {
-	case map[any]any:
-		return fmt.Sprint(m[field])
-	case []any:
-		for i := 0; i+1 < len(m); i += 2 {
-			if m[i] == field {
-				return fmt.Sprint(m[i+1])
-			}
-		}
-	}
-	return ""
 }
 
 func (r *Relay) probeKeys(db int) (keys []string) {
