@@ -82,7 +82,6 @@ func serveAdmin(ctx context.Context, cfg proxySettings, leases *leases, adopted 
 // open opens the pool for effects, if there is a database. It doesn't connect yet.
 func (a *admin) open(ctx context.Context, cfg proxySettings, log *slog.Logger) (err error) {
 	if a.leases != nil {
-		logRedisTo(log)
 		if err := cfg.sealing(cfg.DatabaseURL, log); err != nil {
 			return err
 		}

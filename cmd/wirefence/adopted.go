@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,6 +42,8 @@ type adopted struct {
 	advisory *advisory.Follower       // nil without advisory locks
 	kube     *leaderelection.Follower // nil without Leases of Kubernetes
 	log      *slog.Logger
+
+	serving sync.WaitGroup // the relay
 }
 
 // newAdopted prepares what follows the locks. It doesn't connect yet.
@@ -210,30 +213,40 @@ func (a *adopted) leases() (all []adoptedJSON) {
 	return all
 }
 
-// listen opens the relay.
-func (a *adopted) listen(ctx context.Context) error {
+// awaits is the Redis behind the relay, which opens its listener once that can be used.
+func (a *adopted) awaits() []*awaited {
 	if a == nil || a.relay == nil {
 		return nil
 	}
-	if err := a.relay.Listen(ctx); err != nil {
-		return fmt.Errorf("WIREFENCE_REDIS_LISTEN: %w", err)
-	}
-	a.log.Info("passing connections to Redis on", "listen", a.relay.Addr().String())
-	return nil
+	return []*awaited{{
+		look: func(ctx context.Context) error {
+			if err := a.relay.Listen(ctx); err != nil {
+				return fmt.Errorf("WIREFENCE_REDIS_LISTEN: %w", err)
+			}
+			a.log.Info("passing connections to Redis on", "listen", a.relay.Addr().String())
+			a.serving.Go(func() {
+				if err := a.relay.Serve(); err != nil {
+					a.log.Error("cannot accept connections to Redis any more", "error", err)
+				}
+			})
+			return nil
+		},
+		mayComeYet: func(err error) bool { return errors.Is(err, relay.ErrNotReady) },
+		lacks:      "Redis can't be reached or doesn't take commands yet",
+		has:        "Redis takes commands",
+		log:        a.log,
+	}}
 }
 
-// serve serves the relay until end is called, which lets its connections end.
-func (a *adopted) serve() (end func()) {
+// end ends the relay, and lets its connections end.
+func (a *adopted) end() {
 	if a == nil || a.relay == nil {
-		return func() {}
+		return
 	}
-	served := make(chan error, 1)
-	go func() { served <- a.relay.Serve() }()
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
-		defer cancel()
-		if err := cmp.Or(a.relay.Shutdown(ctx), <-served); err != nil {
-			a.log.Warn("cannot end the connections to Redis in time", "error", err)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	if err := a.relay.Shutdown(ctx); err != nil {
+		a.log.Warn("cannot end the connections to Redis in time", "error", err)
 	}
+	a.serving.Wait()
 }

@@ -8,108 +8,179 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/apiserver/apiservertest"
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// redisPyLock is a program with a lock of redis-py, which it takes and gives back as it is told.
-const redisPyLock = `
-import redis, sys
-lock = redis.Redis.from_url(sys.argv[1]).lock(sys.argv[2], timeout=float(sys.argv[3]))
-for line in sys.stdin:
-    print(lock.acquire(blocking=False) if line.strip() == "acquire" else lock.release(), flush=True)
-`
-
-// holder is an application behind a sidecar: its lock is redis-py's, its SQL pgx'.
-type holder struct {
-	*proxyProcess
-	conn *pgx.Conn
-	in   io.Writer
-	out  *bufio.Scanner
+// redisLock is a program that takes a lock with a library, by acquire, extend and release, which it
+// answers with yes or no. It gets a URL of Redis, the lock's key, and for how many seconds it lasts.
+type redisLock struct {
+	name    string
+	needs   string // to be installed, besides Go
+	command []string
 }
 
-// newHolder starts an application, whose lock lasts for so many seconds.
-func newHolder(t *testing.T, url, key, seconds string, settings ...string) *holder {
+// redisLocks are libraries as their users have them.
+func redisLocks(t *testing.T) []redisLock {
 	t.Helper()
-	listen := freeAddress(t)
-	h := &holder{proxyProcess: startProxy(t, url, append(settings, "WIREFENCE_LEASE_FROM=redis:"+key+"=orders", "WIREFENCE_REDIS_URL="+redisServer(t).URL(), "WIREFENCE_REDIS_LISTEN="+listen)...)}
-	h.conn = stack.Connect(t, h.url)
-	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", redisPyLock, "redis://"+listen+"/0", key, seconds)
-	in, err := cmd.StdinPipe()
-	if err != nil {
+	const python = "/usr/bin/python3"
+	locks := filepath.Join(t.TempDir(), "locks")
+	if out, err := exec.Command("go", "build", "-C", "testdata/locks", "-o", locks, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return []redisLock{
+		{"bsm/redislock", "", []string{locks, "redislock"}},
+		{"go-redsync/redsync", "", []string{locks, "redsync"}},
+		{"redis-py", "Python", []string{python, "testdata/locks/redis_py.py", "alone"}},
+		{"redis-py in a task of Celery", "Python", []string{python, "testdata/locks/redis_py.py", "celery"}},
+		{"node-redlock", "Node", []string{"node", "testdata/locks/redlock.cjs"}},
+		{"Redisson", "Java", []string{"java", "-cp", filepath.Join(servers.CacheDir(), "redisson", "*"), "testdata/locks/Redisson.java"}},
+	}
+}
+
+// holder is an application, perhaps behind a sidecar: its lock is a library's, its SQL pgx'.
+type holder struct {
+	conn    *pgx.Conn
+	program *exec.Cmd
+	in      io.Writer
+	out     *bufio.Scanner
+	log     stack.Log
+	sidecar *proxyProcess
+}
+
+// newHolder starts an application. With settings it is behind a sidecar that follows its lock.
+func newHolder(t *testing.T, lock redisLock, url, key, seconds string, settings ...string) *holder {
+	t.Helper()
+	h, redis := &holder{}, redisServer(t).URL()
+	if len(settings) > 0 {
+		listen := freeAddress(t)
+		h.sidecar = startProxy(t, url, append(settings, "WIREFENCE_REDIS_URL="+redis, "WIREFENCE_REDIS_LISTEN="+listen)...)
+		url, redis = h.sidecar.url, "redis://"+listen+"/0"
+	}
+	h.conn = stack.Connect(t, url)
+	h.program = exec.CommandContext(t.Context(), lock.command[0], append(lock.command[1:], redis, key, seconds)...)
+	h.program.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(servers.CacheDir(), "locks", "node_modules"), "PYTHONDONTWRITEBYTECODE=1")
+	h.program.Stderr = &h.log
+	var err error
+	if h.in, err = h.program.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
+	out, err := h.program.StdoutPipe()
 	if err == nil {
-		err = cmd.Start()
+		err = h.program.Start()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.out = bufio.NewScanner(out)
 	t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
+		_ = h.program.Wait() // its context has ended
+		if t.Failed() && h.sidecar != nil {
+			t.Log(&h.sidecar.stderr)
+		}
 	})
-	h.in, h.out = in, bufio.NewScanner(out)
 	return h
 }
 
-// does has the lock's program do something, which must say what is wanted.
+// told tells the program to do something, and returns its answer.
+func (h *holder) told(t *testing.T, what string) string {
+	t.Helper()
+	if _, err := fmt.Fprintln(h.in, what); err != nil || !h.out.Scan() {
+		t.Fatalf("%s: %v: run scripts/install-servers --test\n%s", what, err, &h.log)
+	}
+	return h.out.Text()
+}
+
+// does has the program do something, which must answer what is wanted.
 func (h *holder) does(t *testing.T, what, want string) {
 	t.Helper()
-	if _, err := fmt.Fprintln(h.in, what); err != nil || !h.out.Scan() || h.out.Text() != want {
-		t.Fatalf("%s: %q, %v, want %q\n%s", what, h.out.Text(), err, want, &h.stderr)
+	if got := h.told(t, what); got != want {
+		t.Fatalf("%s: %s, want %s\n%s", what, got, want, &h.log)
 	}
 }
 
-// gets runs a statement, which must fail with a state, "" for none.
-func (h *holder) gets(t *testing.T, state, sql string) {
+// gets runs statements, each of which must fail with a state, "" for none.
+func (h *holder) gets(t *testing.T, state string, statements ...string) {
 	t.Helper()
-	_, err := h.conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
-	if got := stack.State(err); got != state {
-		t.Fatalf("%s: %v, want %q\n%s", sql, err, state, &h.stderr)
+	for _, sql := range statements {
+		_, err := h.conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+		if got := stack.State(err); got != state {
+			t.Fatalf("%s: %v, want %q", sql, err, state)
+		}
 	}
 }
 
-// A table that is protected takes writes under the application's own lock in Redis alone, and all
-// else that it does is left alone.
-func TestALockInRedisIsFenced(t *testing.T) {
+// A holder stalls for longer than its lock lasts, and then writes. Without sidecars that lands; with
+// them it is refused, and nothing else differs: what the lock's library says, and what is written
+// without need of the lock.
+func TestLocksInRedisAreFenced(t *testing.T) {
+	t.Parallel()
+	for _, lock := range redisLocks(t) {
+		t.Run(lock.name, func(t *testing.T) {
+			t.Parallel()
+			if lock.needs != "" {
+				stack.NeedsMore(t, lock.needs)
+			}
+			t.Run("direct", func(t *testing.T) { playStall(t, lock, false) })
+			t.Run("sidecars", func(t *testing.T) { playStall(t, lock, true) })
+		})
+	}
+}
+
+func playStall(t *testing.T, lock redisLock, fenced bool) {
 	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE orders (note text); CREATE TABLE other (note text)", "SELECT wirefence.protect('orders', 'orders')")
-	key := "lock:" + stack.Connect(t, url).Config().Database
-	a, b := newHolder(t, url, key, "3"), newHolder(t, url, key, "60")
-	const insert = "INSERT INTO orders VALUES ('x')"
-	a.gets(t, "WF002", insert)
-	a.does(t, "acquire", "True")
-	b.does(t, "acquire", "False")
-	a.gets(t, "", insert)
-	for _, all := range []*holder{a, b} {
-		all.gets(t, "", "INSERT INTO other VALUES ('x')")
-		all.gets(t, "", "VACUUM other")
+	stack.Exec(t, url, "CREATE TABLE orders (note text); CREATE TABLE other (note text)")
+	key, without, late := "lock:"+stack.Connect(t, url).Config().Database, "", ""
+	var settings []string
+	if fenced {
+		stack.Exec(t, url, "SELECT wirefence.protect('orders', 'orders')")
+		settings, without, late = []string{"WIREFENCE_LEASE_FROM=redis:" + key + "=orders"}, "WF002", "WF001"
 	}
-	b.gets(t, "WF002", insert)
+	a, b := newHolder(t, lock, url, key, "8", settings...), newHolder(t, lock, url, key, "60", settings...)
+	a.gets(t, without, intoOrders)
+	a.does(t, "acquire", "yes")
+	b.does(t, "acquire", "no")
+	a.gets(t, "", intoOrders)
+	b.gets(t, without, intoOrders)
+	a.does(t, "extend", "yes")
+	a.gets(t, "", intoOrders, "BEGIN; SELECT 1")
+	if err := a.program.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stack.Eventually(t, "the lock expires", func() bool { return b.told(t, "acquire") == "yes" })
+	b.gets(t, "", intoOrders)
+	if err := a.program.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	a.gets(t, late, "INSERT INTO orders VALUES ('late')")
+	a.gets(t, "", "COMMIT")
+	a.gets(t, without, intoOrders)
+	a.does(t, "extend", "no")
+	a.does(t, "release", "no")
+	b.does(t, "extend", "yes")
 	for _, reset := range []string{"RESET ALL", "DISCARD ALL", "BEGIN; RESET ALL; COMMIT"} {
-		a.gets(t, "", reset)
-		a.gets(t, "", insert)
+		b.gets(t, "", reset, intoOrders)
 	}
-
-	// The holder stalls in a transaction, and its lock expires.
-	a.gets(t, "", "BEGIN; SELECT 1")
-	stack.Eventually(t, "the lock expires", func() bool {
-		_, err := fmt.Fprintln(b.in, "acquire")
-		return err == nil && b.out.Scan() && b.out.Text() == "True"
-	})
-	b.gets(t, "", insert)
-	a.gets(t, "WF001", insert)
-	a.gets(t, "", "ROLLBACK")
-	a.gets(t, "WF002", insert)
-
-	b.does(t, "release", "None")
-	b.gets(t, "WF002", insert)
+	for _, all := range []*holder{a, b} {
+		all.gets(t, "", "INSERT INTO other VALUES ('x')", "VACUUM other")
+	}
+	b.does(t, "release", "yes")
+	b.gets(t, without, intoOrders)
+	a.does(t, "acquire", "yes")
+	a.does(t, "release", "yes")
+	a.gets(t, without, intoOrders)
+	var landed bool
+	if err := stack.Connect(t, url).QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM orders WHERE note = 'late')").Scan(&landed); err != nil || landed == fenced {
+		t.Errorf("late: %v, %v", landed, err)
+	}
 }
 
 // A table that is protected takes writes of the elected leader alone. Its sidecar is ready when an
@@ -124,35 +195,37 @@ func TestALeaderElectionIsFenced(t *testing.T) {
 	if err := os.WriteFile(tokens, []byte("kubelet read 0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var pods []*holder
+	type pod struct {
+		*proxyProcess
+		*holder
+	}
+	var pods []pod
 	var candidates []*apiservertest.Candidate
-	for _, pod := range []string{"web-1", "web-2"} {
-		settings := []string{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_LEASE_OWNER=" + pod, "WIREFENCE_KUBERNETES_URL=" + kube.Setting()}
+	for _, name := range []string{"web-1", "web-2"} {
+		settings := []string{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_LEASE_OWNER=" + name, "WIREFENCE_KUBERNETES_URL=" + kube.Setting()}
 		if len(pods) > 0 {
 			settings = append(settings, "WIREFENCE_ADMIN_TOKEN_FILE="+tokens)
 		}
-		h := &holder{proxyProcess: startProxy(t, url, settings...)}
-		h.conn = stack.Connect(t, h.url)
-		pods, candidates = append(pods, h), append(candidates, kube.Candidate("orders", pod+"_0d9f3c52-6a0e-4c5a-9a8f-3f0a2b6c7d11"))
+		p := startProxy(t, url, settings...)
+		pods, candidates = append(pods, pod{p, &holder{conn: stack.Connect(t, p.url)}}), append(candidates, kube.Candidate("orders", name+"_0d9f3c52-6a0e-4c5a-9a8f-3f0a2b6c7d11"))
 	}
 	a, b := pods[0], pods[1]
 	if status, body := get(t, "http://"+a.admin+"/readyz"); status != 503 || !strings.Contains(body, "kubernetes:shop/orders") {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
 	kube.Forbid(false)
-	for _, pod := range pods {
-		stack.Eventually(t, "it is ready", func() bool { status, _ := get(t, "http://"+pod.admin+"/readyz"); return status == 200 })
+	for _, p := range pods {
+		stack.Eventually(t, "it is ready", func() bool { status, _ := get(t, "http://"+p.admin+"/readyz"); return status == 200 })
 	}
-	adopted := func(h *holder, settings ...string) result {
+	adopted := func(h pod, settings ...string) result {
 		return wirefence(t, append(settings, "WIREFENCE_ADMIN_LISTEN="+h.admin), "status", "--adopted")
 	}
 	adopted(a).expect(t, 0).says(t, "kubernetes:shop/orders  orders", "no")
-	const insert = "INSERT INTO orders VALUES ('x')"
-	a.gets(t, "WF002", insert)
+	a.gets(t, "WF002", intoOrders)
 	candidates[0].Lead(t)
 	a.stderr.Await(t, "the application was elected")
-	a.gets(t, "", insert)
-	b.gets(t, "WF002", insert)
+	a.gets(t, "", intoOrders)
+	b.gets(t, "WF002", intoOrders)
 	b.gets(t, "", "INSERT INTO other VALUES ('x')")
 	adopted(a).expect(t, 0).says(t, candidates[0].Identity, "yes")
 	documented(t, "wirefence status", 4, wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + a.admin}, "status", "--adopted", "-o", "json").stdout)
@@ -162,10 +235,10 @@ func TestALeaderElectionIsFenced(t *testing.T) {
 	a.gets(t, "", "BEGIN; SELECT 1")
 	candidates[1].Lead(t)
 	b.stderr.Await(t, "the application was elected")
-	b.gets(t, "", insert)
-	a.gets(t, "WF001", insert)
+	b.gets(t, "", intoOrders)
+	a.gets(t, "WF001", intoOrders)
 	a.gets(t, "", "ROLLBACK")
-	a.gets(t, "WF002", insert)
+	a.gets(t, "WF002", intoOrders)
 	adopted(a).expect(t, 0).says(t, "the Lease is another holder's")
 	examine := []string{"WIREFENCE_LEASE_FROM=kubernetes:shop/orders=orders", "WIREFENCE_KUBERNETES_URL=" + kube.Setting(), "WIREFENCE_DATABASE_URL=" + url}
 	wirefence(t, examine, "doctor").says(t, "resources.adopted", "kubernetes:shop/orders is sealed for")
@@ -176,14 +249,72 @@ func TestALeaderElectionIsFenced(t *testing.T) {
 
 // With the scope all the application's writes need its lock, whatever the table.
 func TestALockInRedisFencesAll(t *testing.T) {
+	t.Parallel()
 	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE other (note text)")
-	h := newHolder(t, url, "lock:all:"+stack.Connect(t, url).Config().Database, "60", "WIREFENCE_LEASE_SCOPE=all")
-	h.gets(t, "WF007", "INSERT INTO other VALUES ('x')")
-	h.does(t, "acquire", "True")
-	h.gets(t, "", "INSERT INTO other VALUES ('x')")
-	h.does(t, "release", "None")
-	h.gets(t, "WF007", "INSERT INTO other VALUES ('x')")
+	stack.Exec(t, url, "CREATE TABLE orders (note text)")
+	key := "lock:all:" + stack.Connect(t, url).Config().Database
+	h := newHolder(t, redisLocks(t)[0], url, key, "60", "WIREFENCE_LEASE_SCOPE=all", "WIREFENCE_LEASE_FROM=redis:"+key+"=orders")
+	h.gets(t, "WF007", intoOrders)
+	h.does(t, "acquire", "yes")
+	h.gets(t, "", intoOrders)
+	h.does(t, "release", "yes")
+	h.gets(t, "WF007", intoOrders)
+}
+
+// A Redis that is away or loads its data keeps the sidecar from being ready, and not from starting. One
+// whose locks can't be followed ends it, then as at the start.
+func TestASidecarWaitsForItsRedis(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE orders (note text)", "SELECT wirefence.protect('orders', 'orders')")
+	redis := stack.Started(servers.StartRedis(t.Context(), "--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")).EndWith(t)
+	data := []any{"MSET"}
+	for i := range 2000 {
+		data = append(data, i, strings.Repeat("x", 2000))
+	}
+	for _, command := range [][]any{data, {"SAVE"}} {
+		if _, err := redis.Do(t.Context(), command...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redis.Kill()
+	start := func(user string) (p *proxyProcess, listen string) {
+		listen = freeAddress(t)
+		return startProxy(t, url, "WIREFENCE_LEASE_FROM=redis:job=orders", "WIREFENCE_REDIS_URL=redis://"+user+redis.Addr(), "WIREFENCE_REDIS_LISTEN="+listen), listen
+	}
+	p, listen := start("")
+	refused, _ := start("nobody:wrong@")
+	for _, p := range []*proxyProcess{p, refused} {
+		awaitReadiness(t, p.admin, "connection refused")
+	}
+	conn := stack.Connect(t, p.url)
+	_, err := conn.Exec(t.Context(), intoOrders)
+	stack.WantState(t, err, "WF002")
+
+	started := make(chan error, 1)
+	go func() { started <- redis.Start(t.Context()) }()
+	awaitReadiness(t, p.admin, "LOADING")
+	if _, err := redis.Do(t.Context(), "CONFIG", "SET", "key-load-delay", "0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	awaitReadiness(t, p.admin, "ok")
+	for _, line := range []string{"not ready: Redis can't be reached", "ready: Redis takes commands", "passing connections to Redis on"} {
+		if !strings.Contains(p.stderr.String(), line) {
+			t.Errorf("the log lacks %q:\n%s", line, &p.stderr)
+		}
+	}
+	client := goredis.NewClient(&goredis.Options{Addr: listen})
+	defer client.Close()
+	if err := client.SetNX(t.Context(), "job", "a", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), intoOrders); err != nil {
+		t.Fatal(err)
+	}
+	refused.end(t).expect(t, 1, "WRONGPASS")
 }
 
 func TestSettingsOfAdoptedLocks(t *testing.T) {

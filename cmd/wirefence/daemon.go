@@ -33,7 +33,7 @@ type daemon struct {
 	sidecar   *sidecar
 	adopted   *adopted
 	telemetry *telemetry // nil where settings are only checked
-	schema    *schemaWatch
+	awaits    []*awaited
 	witness   *witness.Witness // nil where none is named
 	server    *proxy.Server
 	files     adminFiles
@@ -44,7 +44,8 @@ type daemon struct {
 // listens nor connects. The error joins all that can't be used. The daemon must be ended, also
 // if there is an error.
 func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.Listener, log *slog.Logger) (*daemon, error) {
-	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), schema: &schemaWatch{cfg: cfg, log: log}}
+	d := &daemon{cfg: cfg, log: log, registry: newRegistry(), awaits: []*awaited{awaitedSchema(cfg, log)}}
+	logRedisTo(log)
 	names, errs := resourceNames(cfg), make([]error, 11)
 	if cfg.storeNamed(cfg.DatabaseURL) || len(cfg.SealURLs) > 0 {
 		d.leases, errs[7] = openMeasuredLeases(context.WithoutCancel(ctx), cfg.LeaseSettings, cfg.DatabaseURL, d.registry)
@@ -53,6 +54,7 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	o.Sockets = sockets
 	d.sidecar, errs[0] = newSidecar(cfg, d.leases, d.registry, log)
 	d.adopted, errs[10] = newAdopted(cfg, d.leases, d.registry, log)
+	d.awaits = append(d.awaits, d.adopted.awaits()...)
 	errs[1] = d.add(recordRefusals(&o, cfg, d.registry, log))
 	if !cfg.CheckConfig {
 		d.telemetry, errs[2] = pushTelemetry(ctx, d.registry, log)
@@ -65,7 +67,7 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	if d.witness, _, errs[8] = openWitness(cfg.WitnessURL, cfg.Upstream); d.witness != nil {
 		o.Witness, o.WitnessBound = d.witness, d.witness.Bound
 	}
-	o.Lease, o.Ready = d.sidecar.lease(), func() error { return cmp.Or(d.schema.ready(), d.adopted.ready()) }
+	o.Lease, o.Ready = d.sidecar.lease(), func() error { return cmp.Or(d.first((*awaited).ready), d.adopted.ready()) }
 	d.adopted.options(&o, cfg.LeaseScope)
 	o.Logger, o.Registerer, o.ResourceLabel, o.Tracer = log, d.registry, names.Label, d.telemetry.tracer()
 	d.server, errs[5] = proxy.New(o)
@@ -128,22 +130,21 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 	signals.reload(d.log, manager.reloading, d.server.Reload, func() error { return d.files.reload(d.log) }, manager.reloaded)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	endLooking, err := d.schema.begin(ctx, end)
-	if err != nil {
-		if ctx.Err() != nil {
-			d.log.Info("ended by a signal before it served")
-			return nil
+	defer d.adopted.end()
+	for _, w := range d.awaits {
+		endLooking, err := w.begin(ctx, end)
+		if err != nil {
+			if ctx.Err() != nil {
+				d.log.Info("ended by a signal before it served")
+				return nil
+			}
+			return err
 		}
-		return err
+		defer endLooking()
 	}
-	defer endLooking()
 	if err := d.server.Listen(); err != nil {
 		return fmt.Errorf("WIREFENCE_LISTEN: %w", err)
 	}
-	if err := d.adopted.listen(ctx); err != nil {
-		return err
-	}
-	defer d.adopted.serve()()
 	admin, err := serveAdmin(ctx, d.cfg, d.leases, d.adopted, d.files, d.server, d.registry, d.log)
 	if err != nil {
 		return err
@@ -159,7 +160,7 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 		d.sidecar.release(releaseAtOnce, d.log)
 		return err
 	}
-	quietly, failure := admin.awaitEffects(signals.ends), d.schema.failed()
+	quietly, failure := admin.awaitEffects(signals.ends), d.first((*awaited).failed)
 	d.log.Info("drained")
 	if quietly && failure == nil {
 		d.sidecar.keep(d.log)
@@ -167,6 +168,14 @@ func (d *daemon) serve(ctx context.Context, signals *signals) error {
 		d.sidecar.release(releaseTime, d.log)
 	}
 	return failure
+}
+
+// first returns the first error about what the proxy waits for.
+func (d *daemon) first(of func(*awaited) error) (err error) {
+	for _, w := range d.awaits {
+		err = cmp.Or(err, of(w))
+	}
+	return err
 }
 
 // newRegistry makes the registry of a proxy, with the metrics of the process.

@@ -73,6 +73,20 @@ func get(t *testing.T, url string) (status int, body string) {
 	return resp.StatusCode, string(text)
 }
 
+// awaitReadiness waits until /readyz says a text.
+func awaitReadiness(t *testing.T, admin, want string) {
+	t.Helper()
+	stack.Eventually(t, "readiness is "+want, func() bool {
+		resp, err := http.Get("http://" + admin + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return strings.Contains(string(text), want)
+	})
+}
+
 func TestProxyRefusesADatabaseItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -120,15 +134,7 @@ func TestProxyWaitsForItsDatabase(t *testing.T) {
 	settings, _, admin := proxySettingsFor(t, url)
 	stands := func(want string) {
 		t.Helper()
-		stack.Eventually(t, "readiness is "+want, func() bool {
-			resp, err := http.Get("http://" + admin + "/readyz")
-			if err != nil {
-				return false
-			}
-			defer resp.Body.Close()
-			text, _ := io.ReadAll(resp.Body)
-			return strings.Contains(string(text), want)
-		})
+		awaitReadiness(t, admin, want)
 	}
 	p := start(t, settings, "proxy")
 	stands("not ready: failed to connect")

@@ -10,7 +10,7 @@ import (
 // The caller that began to look for the schema can wait for its end.
 func TestTheSchemaIsNotLookedForAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	w := &schemaWatch{cfg: proxySettings{ServerSettings: ServerSettings{Mode: "enforce", DatabaseURL: "postgres://127.0.0.1:1/app"}}, log: slog.New(slog.DiscardHandler)}
+	w := awaitedSchema(proxySettings{ServerSettings: ServerSettings{Mode: "enforce", DatabaseURL: "postgres://127.0.0.1:1/app"}}, slog.New(slog.DiscardHandler))
 	end, err := w.begin(t.Context(), t.FailNow)
 	if err != nil {
 		t.Fatal(err)
@@ -20,7 +20,7 @@ func TestTheSchemaIsNotLookedForAfterTheEnd(t *testing.T) {
 	}
 	end()
 	all := make([]byte, 1<<20)
-	if all = all[:runtime.Stack(all, true)]; strings.Contains(string(all), "(*schemaWatch).wait") {
+	if all = all[:runtime.Stack(all, true)]; strings.Contains(string(all), "(*awaited).wait") {
 		t.Errorf("it looks on:\n%s", all)
 	}
 }

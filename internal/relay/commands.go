@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/wirefence/wirefence/fence"
@@ -140,14 +141,8 @@ func (s *lockSet) named(p place, args [][]byte) (found []*lock) {
 		}
 		from, to = 3, min(to, 3+int(n))
 	}
-next:
 	for i := from; i < to; i += step {
-		if l := s.get(args[i]); l != nil {
-			for _, other := range found {
-				if other == l {
-					continue next
-				}
-			}
+		if l := s.get(args[i]); l != nil && !slices.Contains(found, l) {
 			found = append(found, l)
 		}
 	}

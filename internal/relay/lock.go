@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -95,7 +96,7 @@ func (s *session) add(f *follow) (added []*track) {
 	args, spec := s.parser.args, s.parser.spec
 	for _, l := range s.relay.locks.named(spec.place, args) {
 		t := s.relay.track(l, s.db)
-		if !contains(f.tracks, t) {
+		if !slices.Contains(f.tracks, t) {
 			added = append(added, t)
 		}
 	}
@@ -109,20 +110,13 @@ func (s *session) add(f *follow) (added []*track) {
 	return added
 }
 
-func contains(tracks []*track, t *track) bool {
-	for _, other := range tracks {
-		if other == t {
-			return true
-		}
-	}
-	return false
-}
+const givenBack = "the grant of the lock can't be sealed, so the lock was given back"
 
 // failed is the reply of a command whose lock is none. SET with NX has one that can't be misread.
 func (s *session) failed() []byte {
 	switch {
 	case !takesNX(s.parser.args):
-		return refusal("the grant of the lock can't be sealed, so the lock was given back")
+		return refusal(givenBack)
 	case s.resp3:
 		return []byte("_\r\n")
 	}

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,14 +23,10 @@ const Source fence.Source = "redis-relay"
 type Options struct {
 	// Listen is host:port, or the absolute path of a Unix socket. Required.
 	Listen string
-	// TLS encrypts clients' connections. Default: none.
-	TLS *tls.Config
 	// Upstream is the server: redis://user:password@host:port, rediss:// with TLS, or
 	// unix:///path. The user and the password are those of the relay's own connections, by which
 	// it gives locks back. Clients log in by themselves. Required.
 	Upstream string
-	// UpstreamTLS is in place of what rediss:// stands for. Default: none.
-	UpstreamTLS *tls.Config
 	// Locks are the keys that the application takes as locks, with the resources whose leases
 	// follow them. A key is a lock in every database of the server. Required.
 	Locks map[string]fence.Resource
@@ -48,18 +43,20 @@ type Options struct {
 	// Registerer gets the metrics. Default: none.
 	Registerer prometheus.Registerer
 
-	// DialTimeout limits a connect to the server. Default 5s.
-	DialTimeout time.Duration
-	// SealTimeout limits a seal, and each try to give a lock back. A seal never takes longer than
-	// the lock lasts. Default 15s.
-	SealTimeout time.Duration
 	// MaxConnections is how many clients are served at a time. Default 10000.
 	MaxConnections int
-	// MaxCommand is how many bytes of a command are held in memory until the relay knows whether
-	// it names a lock. A larger one passes if no lock was among the keys until there, and is
-	// refused otherwise. Commands without keys of locks are never held. Default 1 MiB.
-	MaxCommand int
 }
+
+const (
+	dialTimeout = 5 * time.Second
+	// sealTimeout limits a seal, and each try to give a lock back. A seal never takes longer than
+	// the lock lasts.
+	sealTimeout = 15 * time.Second
+	// maxCommand is how many bytes of a command are held in memory until the relay knows whether
+	// it names a lock. A larger one passes if no lock was among the keys until there, and is
+	// refused otherwise. Commands without keys of locks are never held.
+	maxCommand = 1 << 20
+)
 
 func (o Options) withDefaults() Options {
 	if o.Holder == "" {
@@ -68,30 +65,20 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.DialTimeout == 0 {
-		o.DialTimeout = 5 * time.Second
-	}
-	if o.SealTimeout == 0 {
-		o.SealTimeout = 15 * time.Second
-	}
 	if o.MaxConnections == 0 {
 		o.MaxConnections = 10_000
-	}
-	if o.MaxCommand == 0 {
-		o.MaxCommand = 1 << 20
 	}
 	return o
 }
 
 // Validate returns what is missing in the options, or out of its range.
 func (o Options) Validate() error {
-	o = o.withDefaults()
 	var errs []error
 	if o.Listen == "" || o.Book == nil || o.ID == "" || len(o.Locks) == 0 || len(o.Sealers) == 0 {
 		errs = append(errs, errors.New("options Listen, Book, ID, Locks and Sealers are required"))
 	}
-	if o.DialTimeout < 0 || o.SealTimeout < 0 || o.MaxConnections < 0 || o.MaxCommand < 1<<10 {
-		errs = append(errs, errors.New("an option is negative, or MaxCommand is less than 1 KiB"))
+	if o.MaxConnections < 0 {
+		errs = append(errs, errors.New("option MaxConnections is negative"))
 	}
 	for key, resource := range o.Locks {
 		if _, err := fence.ParseResource(string(resource)); err != nil || key == "" {

@@ -2,11 +2,10 @@ package relay
 
 import (
 	"context"
-	"crypto/tls"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -152,8 +151,7 @@ func TestBlockingCommandsAndSubscriptions(t *testing.T) {
 func TestPushes(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.db.Exec(t, "SELECT wirefence.seal('orders', 5, 'before', '"+string(Source)+"')")
-	release := held(t, w)
+	release := held(t, w, "5")
 	c, direct := w.dialRaw(t), w.direct(t)
 	c.does("HELLO 3", "%…")
 	c.does("CLIENT TRACKING ON", "+OK")
@@ -162,7 +160,7 @@ func TestPushes(t *testing.T) {
 	c.does("GET tracked-"+w.lock, "$1 1")
 	c.does("SUBSCRIBE news-"+w.lock, ">3 $9 subscribe…")
 	c.send("SET " + w.lock + " a NX PX 60000")
-	stack.Eventually(t, "taken", func() bool { return direct.Exists(t.Context(), w.lock).Val() == 1 })
+	w.eventually(t, "1")
 	direct.Set(t.Context(), "tracked-"+w.lock, "2", 0)
 	c.getsPast(">2 $10 invalidate *1 $" + itoa(len("tracked-"+w.lock)) + " tracked…")
 	direct.Publish(t.Context(), "news-"+w.lock, strings.Repeat("x", 100_000))
@@ -217,19 +215,15 @@ func TestLargeCommands(t *testing.T) {
 	c.gets("-ERR wirefence: a command that names a lock's key is too large")
 }
 
-func TestTLSUnixSocketsAndUsers(t *testing.T) {
+func TestUnixSocketsAndUsers(t *testing.T) {
 	t.Parallel()
-	certificate := httptest.NewUnstartedServer(nil)
-	certificate.StartTLS()
-	defer certificate.Close()
 	socket := filepath.Join(t.TempDir(), "redis.sock")
 	redis := withUsers(t, []string{"--unixsocket", socket}, "app on >secret ~* +@all", "poor on >secret ~lock* +@string +@connection +@transaction")
 	here := filepath.Join(t.TempDir(), "relay.sock")
 	w := startFor(t, redis, suite.Database(t, 0), "lock", func(o *Options) {
-		o.Upstream, o.TLS = "unix://"+socket, &tls.Config{Certificates: certificate.TLS.Certificates}
+		o.Upstream = "unix://" + socket
 	})
 	c := w.client(t, func(o *goredis.Options) {
-		o.TLSConfig = &tls.Config{InsecureSkipVerify: true}
 		o.Username, o.Password = "app", "secret"
 	})
 	if ok, err := c.SetNX(t.Context(), "lock", "a", time.Minute).Result(); err != nil || !ok {
@@ -257,18 +251,16 @@ func TestTLSUnixSocketsAndUsers(t *testing.T) {
 func TestListenRefuses(t *testing.T) {
 	t.Parallel()
 	redis := withUsers(t, nil, "keys on >x ~lock* +@all", "scripts on >x ~* +@all -eval -evalsha")
-	cluster, err := servers.StartRedis(t.Context(), "--cluster-enabled", "yes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cluster.Close)
+	cluster := stack.Started(servers.StartRedis(t.Context(), "--cluster-enabled", "yes")).EndWith(t)
+	replica := stack.Started(servers.StartRedis(t.Context(), "--replicaof", "127.0.0.1 1")).EndWith(t)
 	w := start(t)
 	for upstream, want := range map[string]string{
 		"redis://keys:x@" + redis.Addr():    "can't follow locks",
 		"redis://scripts:x@" + redis.Addr(): "can't follow locks",
 		"redis://keys:y@" + redis.Addr():    "WRONGPASS",
 		cluster.URL():                       "Redis Cluster",
-		"redis://127.0.0.1:1":               "connection refused",
+		"redis://127.0.0.1:1":               "not ready: dial tcp 127.0.0.1:1: connect: connection refused",
+		replica.URL():                       "not ready: HSET wirefence:{0:" + w.lock + "}: READONLY",
 	} {
 		o := w.opts
 		o.Upstream, o.Registerer = upstream, nil
@@ -276,7 +268,7 @@ func TestListenRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), ":x@") {
+		if err := r.Listen(t.Context()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), ":x@") || errors.Is(err, ErrNotReady) != strings.HasPrefix(want, "not ready") {
 			t.Errorf("%s: %v", upstream, err)
 		}
 		_ = r.Shutdown(t.Context())

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"regexp"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -15,13 +18,14 @@ var probeText = short(probeLua)
 // probe looks at the server and at the rights of the relay's own user.
 func (r *Relay) probe(ctx context.Context) error {
 	client := r.own(0)
-	mode, err := serverMode(ctx, client)
-	switch {
-	case err != nil:
-		return err
-	case mode == "cluster":
+	hello := goredis.NewMapStringInterfaceCmd(ctx, "HELLO")
+	if err := client.Process(ctx, hello); err != nil && !noHello.MatchString(err.Error()) {
+		return notReady(err)
+	}
+	switch hello.Val()["mode"] {
+	case "cluster":
 		return errCluster
-	case mode == "sentinel":
+	case "sentinel":
 		return errSentinel
 	}
 	denied, err := client.Eval(ctx, probeText, r.probeKeys(0), "1").Text()
@@ -31,44 +35,29 @@ func (r *Relay) probe(ctx context.Context) error {
 	if err == nil {
 		err = client.ScriptExists(ctx, "0").Err() // SCRIPT and EVALSHA are what go-redis runs scripts by
 	}
-	if err != nil {
+	switch err = notReady(err); {
+	case errors.Is(err, ErrNotReady):
+		return err
+	case err != nil:
 		return fmt.Errorf("the user of the upstream's URL can't follow locks: it needs MULTI, EXEC, EVAL, EVALSHA and PING, and the commands of strings and hashes "+
 			"on the locks and on the keys wirefence:*: %w", err)
 	}
 	return nil
 }
 
-// serverMode returns standalone, cluster or sentinel.
-func serverMode(ctx context.Context, client *goredis.Client) (string, error) {
-	info, err := client.Info(ctx, "server").Result()
-	if err != nil && !strings.HasPrefix(err.Error(), "NOPERM") {
-		return "", err
-	}
-	for line := range strings.Lines(info) {
-		if mode, found := strings.CutPrefix(strings.TrimSpace(line), "redis_mode:"); found {
-			return mode, nil
-		}
-	}
-	hello, err := client.Do(ctx, "HELLO").Result()
-	if err != nil {
-		return "standalone", nil // neither is allowed: a script on a cluster's foreign key fails
-	}
-	return fieldOf(hello, "mode"), nil
-}
+// noHello are the errors of a server that doesn't say what it is. On a cluster the script fails.
+var noHello = regexp.MustCompile(`^(NOPERM|ERR unknown command) `)
 
-// fieldOf returns a field of a map, which RESP2 has as a list.
-func fieldOf(reply any, field string) string {
-	switch m := reply.(type) {
-	case map[any]any:
-		return fmt.Sprint(m[field])
-	case []any:
-		for i := 0; i+1 < len(m); i += 2 {
-			if m[i] == field {
-				return fmt.Sprint(m[i+1])
-			}
-		}
+// passing are the errors of a server that will take commands at another time.
+var passing = regexp.MustCompile(`(^|[ -])(LOADING|READONLY|MASTERDOWN|BUSY|OOM|MISCONF|NOREPLICAS|max number of clients) `)
+
+// notReady adds ErrNotReady to an error that passes without a change of settings.
+func notReady(err error) error {
+	network := net.Error(nil)
+	if err != nil && (errors.As(err, &network) || errors.Is(err, io.EOF) || passing.MatchString(err.Error())) {
+		return fmt.Errorf("%w: %w", ErrNotReady, err)
 	}
-	return ""
+	return err
 }
 
 func (r *Relay) probeKeys(db int) (keys []string) {

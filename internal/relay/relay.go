@@ -8,7 +8,6 @@ package relay
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -47,9 +46,6 @@ func New(opts Options) (*Relay, error) {
 	r := &Relay{opts: opts.withDefaults(), tracks: map[placeOf]*track{}, clients: map[int]*goredis.Client{}, users: map[string]bool{}, sessions: map[*session]bool{}}
 	r.log = r.lines.On(r.opts.Logger)
 	r.upstream, _ = parseUpstream(opts.Upstream)
-	if opts.UpstreamTLS != nil {
-		r.upstream.TLSConfig = opts.UpstreamTLS
-	}
 	r.locks.locks = map[string]*lock{}
 	for key, resource := range opts.Locks {
 		r.locks.locks[key] = &lock{key: key, resource: resource}
@@ -60,9 +56,15 @@ func New(opts Options) (*Relay, error) {
 	return r, err
 }
 
+// ErrNotReady says that the server can't be reached or doesn't take commands yet: Listen may succeed
+// later.
+var ErrNotReady = errors.New("not ready")
+
 // Listen looks whether the server is one that the relay can follow locks on, and whether the user of
-// Upstream may run its scripts, and opens the listener.
+// Upstream may run its scripts, and opens the listener. It takes no longer than dialTimeout.
 func (r *Relay) Listen(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
 	if err := r.probe(ctx); err != nil {
 		return fmt.Errorf("redis at %s: %w", r.upstream.Addr, err)
 	}
@@ -70,9 +72,9 @@ func (r *Relay) Listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.listener = listener; r.opts.TLS != nil {
-		r.listener = tls.NewListener(listener, r.opts.TLS)
-	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listener = listener
 	return nil
 }
 
@@ -181,7 +183,7 @@ func (r *Relay) own(db int) *goredis.Client {
 	defer r.mu.Unlock()
 	if r.clients[db] == nil {
 		o := *r.upstream
-		o.DB, o.DialTimeout, o.PoolSize, o.DialerRetries, o.ContextTimeoutEnabled = db, r.opts.DialTimeout, 8, 1, true
+		o.DB, o.DialTimeout, o.PoolSize, o.DialerRetries, o.ContextTimeoutEnabled = db, dialTimeout, 8, 1, true
 		r.clients[db] = goredis.NewClient(&o)
 	}
 	return r.clients[db]
@@ -189,7 +191,7 @@ func (r *Relay) own(db int) *goredis.Client {
 
 // dial connects to the server for a client.
 func (r *Relay) dial() (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.opts.DialTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
-	return goredis.NewDialer(&goredis.Options{DialTimeout: r.opts.DialTimeout, TLSConfig: r.upstream.TLSConfig})(ctx, r.upstream.Network, r.upstream.Addr)
+	return goredis.NewDialer(&goredis.Options{DialTimeout: dialTimeout, TLSConfig: r.upstream.TLSConfig})(ctx, r.upstream.Network, r.upstream.Addr)
 }

@@ -21,7 +21,7 @@ var (
 
 // grant seals a grant in all databases and begins its lease. On failure it gives the lock back.
 func (r *Relay) grant(ctx context.Context, t *track, l look) error {
-	limit := time.Now().Add(r.opts.SealTimeout)
+	limit := time.Now().Add(sealTimeout)
 	if !l.until.IsZero() && l.until.Before(limit) {
 		limit = l.until
 	}
@@ -84,7 +84,7 @@ func (r *Relay) raise(ctx context.Context, t *track, token, last fence.Token, ho
 
 // giveBack frees a lock that is still that of a grant.
 func (r *Relay) giveBack(t *track, token fence.Token, holder string) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.opts.SealTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), sealTimeout)
 	defer cancel()
 	if err := backScript.Run(ctx, r.own(t.db), []string{t.key, t.state}, r.opts.ID, token.String(), holder).Err(); err != nil {
 		r.log.Error("cannot give a lock in Redis back, it is taken until its time passes", "lock", t.key, "db", t.db, "error", err)
@@ -95,7 +95,7 @@ func (r *Relay) giveBack(t *track, token fence.Token, holder string) {
 // among these. It reports whether the application may have had it.
 func (r *Relay) free(t *track, values [][]byte) bool {
 	t.end("the lock can't be followed")
-	ctx, cancel := context.WithTimeout(context.Background(), r.opts.SealTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), sealTimeout)
 	defer cancel()
 	args := make([]any, len(values))
 	for i, value := range values {

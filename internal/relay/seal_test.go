@@ -9,60 +9,42 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// unsealable lets every seal of the resource fail: its tokens come from another source.
-func unsealable(t testing.TB, w *world) {
-	w.db.Exec(t, "SELECT wirefence.seal('orders', 5, 'before', 'etcd')")
-}
-
-// held keeps a transaction open under the last token, for which each seal waits.
-func held(t *testing.T, w *world) (release func()) {
+// held records a token and keeps a transaction open under it, for which each seal waits.
+func held(t *testing.T, w *world, recorded string) (release func()) {
+	t.Helper()
+	w.db.Exec(t, "SELECT wirefence.seal('orders', "+recorded+", 'before', '"+string(Source)+"')")
 	conn := w.db.Direct(t)
 	stack.MustExec(t, conn, "BEGIN")
-	stack.MustExec(t, conn, "SELECT wirefence.check((SELECT 'orders=' || last_token FROM wirefence.resource_locks WHERE resource_id = 'orders'))")
+	stack.MustExec(t, conn, "SELECT wirefence.check('orders="+recorded+"')")
 	return func() { stack.MustExec(t, conn, "COMMIT") }
 }
 
-// A seal that fails is no lock: it is given back, and the reply says so.
-func TestASealThatFails(t *testing.T) {
-	t.Parallel()
-	w := start(t)
-	unsealable(t, w)
-	c := w.dialRaw(t)
-	for command, want := range map[string]string{
-		"SET " + w.lock + " a NX PX 60000":     "$-1",
-		"SET " + w.lock + " a PX 60000 NX GET": "-ERR wirefence: the grant of the lock can't be sealed…",
-		"SETNX " + w.lock + " a":               "-ERR wirefence: …",
-		"SET " + w.lock + " a":                 "-ERR wirefence: …",
-		"HSET " + w.lock + " owner a":          "-ERR wirefence: …",
-	} {
-		c.does(command, want)
-		c.does("EXISTS "+w.lock, ":0")
-		w.wantFence(t, "")
-	}
-	c.send("MULTI", "INCR n-"+w.lock, "SET "+w.lock+" a NX", "EXEC")
-	for _, want := range []string{"+OK", "+QUEUED", "+QUEUED", "-ERR wirefence: …"} {
-		c.gets(want)
-	}
-	c.does("HELLO 3", "%…")
-	c.does("SET "+w.lock+" a NX", "_")
-	c.does("EXISTS "+w.lock, ":0")
-	if !strings.Contains(w.log.String(), "cannot seal the grant of a lock in Redis") {
-		t.Error("nothing was logged")
-	}
+// sealing starts an application whose grant waits for its seal, as long as the test holds it up.
+func sealing(t *testing.T) (w *world, c *conn, release func()) {
+	t.Helper()
+	w = start(t)
+	release, c = held(t, w, "5"), w.dialRaw(t)
+	c.send("SET " + w.lock + " a NX PX 60000")
+	w.eventually(t, "1")
+	return w, c, release
+}
+
+// eventually waits until the lock is there, or isn't.
+func (w *world) eventually(t *testing.T, exists string) {
+	t.Helper()
+	c := dialRaw(t, w.redis.Addr())
+	stack.Eventually(t, w.lock+" exists: "+exists, func() bool {
+		c.send("EXISTS " + w.lock)
+		return c.reply() == ":"+exists
+	})
 }
 
 // What a client sends during a seal is answered behind it.
 func TestTheReplyIsHeldBackDuringASeal(t *testing.T) {
 	t.Parallel()
-	w := start(t)
-	w.db.Exec(t, "SELECT wirefence.seal('orders', 5, 'before', '"+string(Source)+"')")
-	release := held(t, w)
-	c, other := w.dialRaw(t), w.dialRaw(t)
-	c.send("SET " + w.lock + " a NX PX 60000")
-	direct := w.direct(t)
-	stack.Eventually(t, "Redis has it", func() bool { return direct.Exists(t.Context(), w.lock).Val() == 1 })
+	w, c, release := sealing(t)
 	c.send("PING behind")
-	other.does("SET "+w.lock+" b NX PX 60000", "$-1") // doesn't wait
+	w.dialRaw(t).does("SET "+w.lock+" b NX PX 60000", "$-1") // doesn't wait
 	w.wantFence(t, "")
 	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	if b, err := c.r.ReadByte(); err == nil {
@@ -77,26 +59,18 @@ func TestTheReplyIsHeldBackDuringASeal(t *testing.T) {
 
 func TestTheClientGoesDuringASeal(t *testing.T) {
 	t.Parallel()
-	w := start(t)
-	w.db.Exec(t, "SELECT wirefence.seal('orders', 5, 'before', '"+string(Source)+"')")
-	release := held(t, w)
+	w, c, release := sealing(t)
 	defer release()
-	c, direct := w.dialRaw(t), w.direct(t)
-	c.send("SET " + w.lock + " a NX PX 60000")
-	stack.Eventually(t, "Redis has it", func() bool { return direct.Exists(t.Context(), w.lock).Val() == 1 })
 	_ = c.Close()
-	stack.Eventually(t, "Redis has it", func() bool { return direct.Exists(t.Context(), w.lock).Val() == 0 })
+	w.eventually(t, "0")
 	w.wantFence(t, "")
 }
 
 func TestTheLocksTimePassesDuringASeal(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.db.Exec(t, "SELECT wirefence.seal('orders', 5, 'before', '"+string(Source)+"')")
-	release := held(t, w)
-	defer release()
-	c := w.dialRaw(t)
-	c.does("SET "+w.lock+" a NX PX 200", "$-1")
+	defer held(t, w, "5")()
+	w.dialRaw(t).does("SET "+w.lock+" a NX PX 200", "$-1")
 	w.wantFence(t, "")
 }
 
@@ -106,12 +80,11 @@ func TestTheLockBecomesAnothersDuringASeal(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	other := w.beside(t)
-	w.db.Exec(t, "SELECT wirefence.seal('orders', 1, 'before', '"+string(Source)+"')")
-	release := held(t, w)
+	release := held(t, w, "1")
 	c, d, direct := w.dialRaw(t), other.dialRaw(t), w.direct(t)
 	direct.HSet(t.Context(), newTrack(w.locks.locks[w.lock], 0, nil).state, "token", 1)
 	c.send("SET " + w.lock + " a NX PX 60000")
-	stack.Eventually(t, "Redis has it", func() bool { return direct.Exists(t.Context(), w.lock).Val() == 1 })
+	w.eventually(t, "1")
 	direct.Del(t.Context(), w.lock)
 	d.send("SET " + w.lock + " b NX PX 60000")
 	stack.Eventually(t, "Redis has it", func() bool { return direct.Get(t.Context(), w.lock).Val() == "b" })
@@ -138,34 +111,12 @@ func TestTheLockBecomesAnothersDuringASeal(t *testing.T) {
 	}
 }
 
-// Scripts can't write where the state isn't a hash: no grant is counted, so there is no lock.
-func TestAStateThatIsNoHash(t *testing.T) {
-	t.Parallel()
-	w := start(t)
-	direct, c := w.direct(t), w.dialRaw(t)
-	c.does("SET "+w.lock+" a NX", "+OK")
-	w.wantFence(t, "orders=1")
-	direct.Set(t.Context(), "wirefence:{0:"+w.lock+"}", "x", 0)
-	c.does("DEL "+w.lock, ":1")
-	w.wantFence(t, "")
-	c.does("SET "+w.lock+" a NX", "$-1")
-	c.does("SET "+w.lock+" a", "-ERR wirefence: …")
-	c.does("EXISTS "+w.lock, ":0")
-	direct.Del(t.Context(), "wirefence:{0:"+w.lock+"}")
-	c.does("SET "+w.lock+" a NX", "+OK")
-	w.wantFence(t, "orders=2")
-}
-
 // Shutdown waits for a seal, and for what was sent before.
 func TestShutdownWaitsForASeal(t *testing.T) {
 	t.Parallel()
-	w := start(t)
-	w.db.Exec(t, "SELECT wirefence.seal('orders', 5, 'before', '"+string(Source)+"')")
-	release := held(t, w)
-	c, idle, direct := w.dialRaw(t), w.dialRaw(t), w.direct(t)
+	w, c, release := sealing(t)
+	idle := w.dialRaw(t)
 	idle.does("PING", "+PONG")
-	c.send("SET " + w.lock + " a NX PX 60000")
-	stack.Eventually(t, "Redis has it", func() bool { return direct.Exists(t.Context(), w.lock).Val() == 1 })
 	ended := make(chan error)
 	go func() { ended <- w.Shutdown(context.Background()) }()
 	if _, err := idle.r.ReadByte(); err == nil {

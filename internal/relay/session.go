@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -41,7 +42,7 @@ var (
 
 func newSession(r *Relay, client net.Conn) *session {
 	return &session{relay: r, client: client, user: "default", replies: newReplies(client),
-		parser: parser{locks: &r.locks, limit: r.opts.MaxCommand}}
+		parser: parser{locks: &r.locks, limit: maxCommand}}
 }
 
 // rejectClient answers as Redis does.
@@ -265,7 +266,7 @@ func (s *session) whileConnected(work func(ctx context.Context)) {
 	watching.Go(func() {
 		for len(s.in.bytes()) < s.parser.limit {
 			if err := s.in.readBeside(s.client); err != nil {
-				if !isTimeout(err) {
+				if !errors.Is(err, os.ErrDeadlineExceeded) {
 					cancel(errClientGone)
 				}
 				return
@@ -280,9 +281,4 @@ func (s *session) whileConnected(work func(ctx context.Context)) {
 	if !s.draining {
 		_ = s.client.SetReadDeadline(time.Time{})
 	}
-}
-
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
 }

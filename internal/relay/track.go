@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -155,13 +156,7 @@ func (t *track) settle(token fence.Token, holder string, lease *adopt.Lease) boo
 }
 
 func (t *track) forgetLocked(token fence.Token) {
-	kept := t.pending[:0]
-	for _, p := range t.pending {
-		if p != token {
-			kept = append(kept, p)
-		}
-	}
-	t.pending = kept
+	t.pending = slices.DeleteFunc(t.pending, func(p fence.Token) bool { return p == token })
 }
 
 // rivalValue returns the value that the application may take for its own: "" for none.
@@ -176,11 +171,9 @@ func (t *track) rivalValue() string {
 func (t *track) abandon(l look) fence.Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, p := range t.pending {
-		if p == l.token {
-			t.forgetLocked(p)
-			return p
-		}
+	if slices.Contains(t.pending, l.token) {
+		t.forgetLocked(l.token)
+		return l.token
 	}
 	if t.token >= l.token && t.holder == l.holder {
 		token := t.token

@@ -137,5 +137,5 @@ func (s *session) exec(raw []byte) error {
 		}
 		reply = append(reply, result...)
 	}
-	return s.followed(&tx.follow, reply, seen, refusal("the grant of the lock can't be sealed, so the lock was given back"))
+	return s.followed(&tx.follow, reply, seen, refusal(givenBack))
 }
