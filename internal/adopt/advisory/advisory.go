@@ -2,7 +2,7 @@
 // behind the statement that may have taken one it looks at pg_locks, counts a token, and seals it on
 // the issuer's connection while the statement's answer waits.
 //
-// Of this module it imports fence, lockclient, internal/adopt and internal/committed.
+// Of this module it imports fence, lockclient, internal/adopt, internal/adopt/seal and internal/committed.
 package advisory
 
 import (
@@ -19,6 +19,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/adopt"
+	"github.com/wirefence/wirefence/internal/adopt/seal"
 	"github.com/wirefence/wirefence/internal/committed"
 	"github.com/wirefence/wirefence/lockclient"
 )
@@ -163,21 +164,23 @@ func (s *Session) look(ctx context.Context) (has []bool, err error) {
 	return has, nil
 }
 
-// sealRounds bounds the number of seals whose token is too low, as in lockclient.
-const sealRounds = 8
-
 // grant seals a grant of a lock, and begins its lease. A lock that was released meanwhile is no error.
 func (s *Session) grant(ctx context.Context, lock adopt.Lock) error {
-	for range sealRounds {
-		token, sealed, err := s.seal(ctx, lock)
-		var refused *pgconn.PgError
+	own := ownSealer{s, lock, lockclient.PostgresSealer{Querier: s.Pool}}
+	last, err := own.LastToken(ctx, lock.Resource)
+	if err != nil {
+		return err
+	}
+	for range seal.Rounds {
+		token := last + 1
+		last, err = seal.Everywhere(ctx, append([]lockclient.Sealer{own}, s.Sealers...), fence.Grant{Resource: lock.Resource, Token: token, Holder: s.Holder})
 		switch {
-		case errors.As(err, &refused) && refused.Code == "22P02" && strings.Contains(refused.Message, gone):
+		case errors.Is(err, errGone):
 			s.Logger.Info("an advisory lock was released while its grant was sealed", "lock", lock.String(), "resource", lock.Resource)
 			return nil
 		case err != nil:
 			return err
-		case sealed:
+		case last == 0:
 			if s.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: Source, Holder: s.Holder, From: lock.String()}) {
 				s.held[lock.Resource] = token
 				s.Logger.Debug("adopted an advisory lock", "lock", lock.String(), "resource", lock.Resource, "token", token)
@@ -185,34 +188,29 @@ func (s *Session) grant(ctx context.Context, lock adopt.Lock) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("another token was recorded meanwhile, %d times", sealRounds)
+	return fmt.Errorf("another token was recorded meanwhile, %d times", seal.Rounds)
 }
 
-// seal seals the next token: first in the further databases, then in that of the lock, by a statement
-// that looks once more whether the session has the lock. So the grants have the order of the locks: who
-// takes it behind that look seals behind this commit.
-func (s *Session) seal(ctx context.Context, lock adopt.Lock) (token fence.Token, sealed bool, err error) {
-	for _, sealer := range append(s.Sealers, lockclient.PostgresSealer{Querier: s.Pool}) {
-		last, err := sealer.LastToken(ctx, lock.Resource)
-		if err != nil {
-			return 0, false, err
-		}
-		token = max(token, last+1)
-	}
-	for _, sealer := range s.Sealers {
-		if sealed, err := sealer.Seal(ctx, lock.Resource, token, s.Holder); err != nil || !sealed {
-			return 0, false, err
-		}
-	}
+// ownSealer seals in the database of a lock, by a statement that looks once more whether the session
+// has it. So grants have the order of locks: who takes one behind that look seals behind this commit.
+type ownSealer struct {
+	*Session
+	lock adopt.Lock
+	lockclient.PostgresSealer
+}
+
+var errGone = errors.New(gone)
+
+func (s ownSealer) Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error) {
 	conn, err := s.Pool.Acquire(ctx)
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
 	defer conn.Release()
-	high, low, keys := keysOf(lock)
-	row, err := committed.Row(ctx, conn.Conn(), sealSQL, []byte(lock.Resource), int64(token), s.Holder, string(Source), int64(s.pid), high, low, keys)
-	if err != nil {
-		return 0, false, err
+	high, low, keys := keysOf(s.lock)
+	row, err := committed.Row(ctx, conn.Conn(), sealSQL, []byte(resource), int64(token), holder, string(Source), int64(s.pid), high, low, keys)
+	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == "22P02" && strings.Contains(refused.Message, gone) {
+		return false, errGone
 	}
-	return token, string(row[0]) == "t", nil
+	return err == nil && string(row[0]) == "t", err
 }
