@@ -100,10 +100,13 @@ func pgRegress(t *testing.T, w *way, out, program string, args ...string) map[st
 		if err != nil {
 			t.Fatal(err)
 		}
-		all[strings.TrimSuffix(filepath.Base(file), ".out")] = strings.ReplaceAll(string(result), out, "OUT")
+		all[strings.TrimSuffix(filepath.Base(file), ".out")] = strings.ReplaceAll(temporary.ReplaceAllString(string(result), "pg_temp_N"), out, "OUT")
 	}
 	return all
 }
+
+// temporary is a session's schema, whose number is that of its server process' place.
+var temporary = regexp.MustCompile(`\bpg_temp_\d+`)
 
 // goTests runs the tests of a module that go.mod requires.
 func goTests(module string, env func(*way) []string) func(*testing.T, *way) map[string]string {
