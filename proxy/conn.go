@@ -171,7 +171,7 @@ func (c *conn) finish() {
 		close(c.ended)
 		c.refusals.End()
 		if c.locks != nil {
-			c.locks.End()
+			go c.locks.End() // it waits for a Look, and other sessions share this loop
 		}
 		c.log.Debug("session ended")
 		c.server.unregister(c)

@@ -135,8 +135,8 @@ const has = `EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.locktype = 'advis
 const lookSQL = `SELECT pg_catalog.array_agg(` + has + ` ORDER BY w.n) FROM (SELECT $1::pg_catalog.int8 AS pid, k.* FROM
  ROWS FROM (pg_catalog.unnest($2::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.int8[]), pg_catalog.unnest($4::pg_catalog.int8[])) WITH ORDINALITY k (high, low, keys, n)) w`
 
-// sealSQL seals a grant and then looks once more. It fails if the session has lost the lock, since
-// that is no boolean.
+// sealSQL seals a grant and then looks once more. If the session has lost the lock, the cast to bool
+// fails, and with it the seal.
 const sealSQL = `SELECT w.sealed, (CASE WHEN w.sealed AND NOT ` + has + ` THEN '` + gone + `' ELSE 'true' END)::pg_catalog.bool FROM
  (SELECT wirefence.seal(pg_catalog.convert_from($1::pg_catalog.bytea, 'UTF8'), $2, $3, $4) AS sealed, $5::pg_catalog.int8 AS pid, $6::pg_catalog.int8 AS high, $7::pg_catalog.int8 AS low, $8::pg_catalog.int8 AS keys OFFSET 0) w`
 
@@ -192,7 +192,8 @@ func (s *Session) grant(ctx context.Context, lock adopt.Lock) error {
 }
 
 // ownSealer seals in the database of a lock, by a statement that looks once more whether the session
-// has it. So grants have the order of locks: who takes one behind that look seals behind this commit.
+// has it. So grants have the order of the locks: a session that takes the lock after that look waits,
+// with its own seal, for this one's commit.
 type ownSealer struct {
 	*Session
 	lock adopt.Lock

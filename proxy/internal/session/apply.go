@@ -87,7 +87,7 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 		s.doubtHold()
 	}
 	if flags&(sqltext.Locks|sqltext.Unlocks) != 0 && s.FollowsLocks() {
-		s.locks = locksNamed
+		s.locks.named = true
 	}
 }
 

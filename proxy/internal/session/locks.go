@@ -7,21 +7,18 @@ import "github.com/wirefence/wirefence/proxy/internal/wire"
 // session is told from one of the transaction. The answer waits for that: a grant must be recorded
 // before the client can act on it.
 
-// lockState says whether the driver has to look at the client's advisory locks.
-type lockState uint8
-
-const (
-	locksSeen  lockState = iota
-	locksNamed           // a message that was sent may have taken or released one
-	locksDue             // the last ReadyForQuery is held back
-)
+// looks says whether the driver has to look at the client's advisory locks.
+type looks struct {
+	named bool // a message that was sent since the last look may have taken or released one
+	due   bool // the next ReadyForQuery is held back for a look
+}
 
 // withholds reports whether a ReadyForQuery is held back until LocksSeen.
 func (s *Session) withholds(msg []byte) bool {
-	if s.locks == locksNamed && len(msg) == 6 && msg[5] == wire.Idle && s.q.Ready() == 1 && !s.batch.Open {
-		s.locks = locksDue
+	if s.locks.named && len(msg) == 6 && msg[5] == wire.Idle && s.q.Ready() == 1 && !s.batch.Open {
+		s.locks = looks{due: true}
 	}
-	return s.locks == locksDue
+	return s.locks.due
 }
 
 // FollowsLocks reports whether LocksDue may ever be true: behind a transaction pooler the client's
@@ -30,11 +27,11 @@ func (s *Session) FollowsLocks() bool { return s.cfg.FollowsLocks && s.tracked &
 
 // LocksDue reports whether the driver has to look at the client's advisory locks, and to call
 // LocksSeen and then FromServer.
-func (s *Session) LocksDue() bool { return s.locks == locksDue }
+func (s *Session) LocksDue() bool { return s.locks.due }
 
 // LocksSeen says that the driver has looked. With an error the session ends, which frees its locks.
 func (s *Session) LocksSeen(err *wire.Error) {
-	s.locks = locksSeen
+	s.locks.due = false
 	if err != nil {
 		s.End(*err)
 	}

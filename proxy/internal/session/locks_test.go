@@ -62,6 +62,26 @@ func TestAnswersWaitForALookAtLocks(t *testing.T) {
 	}
 }
 
+// A client that sends the next such message during a look gets a look for that one, too.
+func TestALookAtLocksBehindAnother(t *testing.T) {
+	s := begunWith(t, Config{FollowsLocks: true}, "", discard{})
+	var out Out
+	takes, answer := simple("SELECT pg_advisory_lock(1)"), slices.Concat(done("SELECT 1"), ready("I"))
+	s.FromClient(takes, &out)
+	s.FromServer(answer, &out)
+	s.FromClient(takes, &out)
+	if used, _ := s.FromServer(ready("I"), &out); used != 0 || !s.LocksDue() {
+		t.Error("the first answer isn't held back any more")
+	}
+	s.LocksSeen(nil)
+	if used, _ := s.FromServer(ready("I"), &out); used == 0 || s.LocksDue() {
+		t.Error("the first answer is held back for ever")
+	}
+	if used, _ := s.FromServer(answer, &out); used == len(answer) || !s.LocksDue() {
+		t.Error("the second answer isn't held back")
+	}
+}
+
 // Where a grant could not be recorded the session ends.
 func TestALookAtLocksThatFails(t *testing.T) {
 	s := begunWith(t, Config{FollowsLocks: true}, "", discard{})

@@ -84,8 +84,8 @@ type protection struct {
 	hold           hold
 	variable       variable
 	guarded        guarded
-	locks          lockState // of the client's own advisory locks
-	callsFunctions bool      // the client has sent a FunctionCall
+	locks          looks // of the client's own advisory locks
+	callsFunctions bool  // the client has sent a FunctionCall
 	lastCarrier    policy.Carrier
 	lastAt         time.Time // of the last group under a fence
 	fenced         bool      // a message has run under a fence, or may have
