@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,24 +17,38 @@ import (
 // the backend's statement cancelled.
 type striker struct {
 	addr    string
-	sent    atomic.Int64 // messages since arm
-	at      atomic.Int64 // the one to strike at, -1 for none
 	strike  func()
 	strikes sync.WaitGroup
+
+	mu   sync.Mutex
+	sent int // messages since arm
+	at   int // the one to strike at, -1 for none
 }
 
 func newStriker(t *testing.T, server string) *striker {
 	t.Helper()
-	s := &striker{}
-	s.at.Store(-1)
+	s := &striker{at: -1}
 	s.addr = stack.Relayed(t, server, s.relay, nil)
 	return s
 }
 
-// arm counts messages anew, to strike at one of them.
-func (s *striker) arm(at int) {
-	s.sent.Store(0)
-	s.at.Store(int64(at))
+// arm counts messages anew, to strike at one of them. It returns how many there were. No
+// strike begins behind arm(-1).
+func (s *striker) arm(at int) (sent int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent, s.sent, s.at = s.sent, 0, at
+	return sent
+}
+
+// passed counts a message.
+func (s *striker) passed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sent == s.at {
+		s.strikes.Go(s.strike)
+	}
+	s.sent++
 }
 
 // relay passes messages on one by one; the first has no type.
@@ -45,8 +58,8 @@ func (s *striker) relay(to, from net.Conn) {
 		if err != nil {
 			return
 		}
-		if head == 5 && s.sent.Add(1)-1 == s.at.Load() {
-			s.strikes.Go(s.strike)
+		if head == 5 {
+			s.passed()
 		}
 		if _, err := to.Write(msg); err != nil {
 			return
@@ -73,7 +86,7 @@ func TestCancelsAtEveryPointOfAnExchange(t *testing.T) {
 		}
 		s.arm(-1)
 		w.struck(t, c)
-		points := int(s.sent.Load())
+		points := s.arm(-1)
 		tries, hits := 1, 0
 		if !testing.Short() {
 			tries = 3
@@ -83,8 +96,8 @@ func TestCancelsAtEveryPointOfAnExchange(t *testing.T) {
 			if w.struck(t, c) {
 				hits++
 			}
-			s.strikes.Wait()
 			s.arm(-1)
+			s.strikes.Wait()
 			if c.TxStatus() != 'I' {
 				c.Must("ROLLBACK")
 			}
