@@ -21,6 +21,9 @@ type RowClass struct {
 	// them. RowClasses has them as PostgreSQL prints them.
 	Claim string `json:"claim"`
 	While string `json:"while"`
+	// Until is an SQL expression of type timestamp, the time in UTC at which a claim ends. With it,
+	// sidecars can make leases of the rows; "" for a class that they don't follow.
+	Until string `json:"until,omitempty"`
 	// Mode is ModeShadow where a fence that is to be refused passes, and is noted. "" is
 	// ModeEnforce.
 	Mode Mode `json:"mode"`
@@ -48,7 +51,7 @@ func DeclareRows(ctx context.Context, q Querier, c RowClass) error {
 	for i, column := range c.Key {
 		key[i] = []byte(column)
 	}
-	if _, err := q.Exec(ctx, declareRowsSQL, []byte(c.Class), []byte(c.Table), key, []byte(c.Claim), []byte(c.While), c.Mode == ModeShadow); err != nil {
+	if _, err := q.Exec(ctx, declareRowsSQL, []byte(c.Class), []byte(c.Table), key, []byte(c.Claim), []byte(c.While), c.Mode == ModeShadow, []byte(c.Until)); err != nil {
 		return fmt.Errorf("declare rows %s: %w", c.Class, err)
 	}
 	return nil
@@ -72,10 +75,10 @@ func RowClasses(ctx context.Context, q Querier) ([]RowClass, error) {
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RowClass, error) {
 		var c RowClass
-		var table, claim, while []byte
+		var table, claim, while, until []byte
 		var key [][]byte
-		err := row.Scan(&c.Class, &table, &key, &claim, &while, &c.Mode, &c.By, &c.Since, &c.Fault)
-		c.Table, c.Claim, c.While, c.Since = string(table), string(claim), string(while), c.Since.UTC()
+		err := row.Scan(&c.Class, &table, &key, &claim, &while, &until, &c.Mode, &c.By, &c.Since, &c.Fault)
+		c.Table, c.Claim, c.While, c.Until, c.Since = string(table), string(claim), string(while), string(until), c.Since.UTC()
 		for _, column := range key {
 			c.Key = append(c.Key, string(column))
 		}

@@ -8,6 +8,9 @@
 -- setting nor another object of the same name changes them later. The judge looks the rows up,
 -- with the rights of the caller: a role that may not update the job may not check it. All code with
 -- these rights qualifies every name and operator, or has a search_path of its own.
+--
+-- A class whose rows are a lock of the application's, with an end, is followed: a trigger records
+-- which transaction took each row, and tells the session, so that its proxy can make a lease of it.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- key_form returns a regular expression for the keys of a class. One that is plain matches no
@@ -29,6 +32,7 @@ CREATE TABLE wirefence.row_classes (
     kinds       text[] NOT NULL,
     claim       text NOT NULL,
     condition   text NOT NULL,
+    until       text,
     mode        text COLLATE "C" NOT NULL CHECK (mode IN ('enforce', 'shadow')),
     columns     text[] NOT NULL,
     shape       text NOT NULL,
@@ -38,10 +42,24 @@ CREATE TABLE wirefence.row_classes (
 
 COMMENT ON TABLE wirefence.row_classes IS 'The classes of rows that judge their own claims. wirefence.rows() compares them with their tables.';
 COMMENT ON COLUMN wirefence.row_classes.kinds IS 'For each column of the key, how a fence spells it: integer, uuid or text.';
-COMMENT ON COLUMN wirefence.row_classes.columns IS 'The columns of the key, and those that the claim and the condition name.';
+COMMENT ON COLUMN wirefence.row_classes.until IS 'When a claim ends, in UTC; null for a class that is not followed.';
+COMMENT ON COLUMN wirefence.row_classes.columns IS 'The columns of the key, and those that the expressions name.';
 COMMENT ON COLUMN wirefence.row_classes.shape IS 'What row_shape returned when the class was declared.';
 
-GRANT SELECT ON wirefence.row_classes TO wirefence_issuer;
+-- row_claims has the claims of followed classes, each changed by the transaction that changes its row.
+-- Nobody refers to it by key but Wirefence, and a claim may outlast its class.
+CREATE TABLE wirefence.row_claims (
+    name     text COLLATE "C" PRIMARY KEY,
+    claim    bigint NOT NULL,
+    until    timestamptz NOT NULL,
+    taken_in xid8 NOT NULL
+);
+
+COMMENT ON TABLE wirefence.row_claims IS 'The claims of the rows of followed classes, written by a trigger on their tables.';
+COMMENT ON COLUMN wirefence.row_claims.name IS 'The row as a fence names it.';
+COMMENT ON COLUMN wirefence.row_claims.taken_in IS 'The transaction that took the row, not those that extended its claim.';
+
+GRANT SELECT ON wirefence.row_classes, wirefence.row_claims TO wirefence_issuer;
 
 -- row_function returns the name of a function of a class: of its judge, or of its claim. No
 -- class has a capital letter.
@@ -419,6 +437,31 @@ $judge$ $function$,
           LATERAL (SELECT CASE k.kind WHEN 'integer' THEN '::pg_catalog.int8' WHEN 'uuid' THEN '::pg_catalog.uuid' ELSE '' END AS type) AS t) AS k
 $$;
 
+-- follower_source returns the function of the trigger that records the claims of a class.
+CREATE FUNCTION wirefence.follower_source(declared wirefence.row_classes, arguments text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT format($function$
+CREATE FUNCTION wirefence.%1$I() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $follow$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        PERFORM wirefence.note_claim(%2$s, NULL, NULL) FROM (SELECT OLD.*) AS t;
+        RETURN NULL;
+    ELSIF TG_OP = 'UPDATE' THEN
+        PERFORM wirefence.note_claim(o.name, NULL, NULL) FROM (SELECT %2$s AS name FROM (SELECT OLD.*) AS t) AS o, (SELECT %2$s AS name FROM (SELECT NEW.*) AS t) AS n WHERE o.name <> n.name;
+    END IF;
+    PERFORM wirefence.note_claim(%2$s, wirefence.%3$I(%5$s), timezone('UTC', wirefence.%4$I(%5$s))) FROM (SELECT NEW.*) AS t;
+    RETURN NULL;
+END
+$follow$ $function$,
+        wirefence.row_function(declared.class, 'follow'),
+        format('concat(%L, %s, '')'')', declared.class || '(', string_agg(format('wirefence.encode_key((%s)::text)', c.expression), ', '':'', ' ORDER BY k.place)),
+        wirefence.row_function(declared.class, 'claim'), wirefence.row_function(declared.class, 'until'), arguments)
+    FROM unnest(declared.key) WITH ORDINALITY AS k(name, place) JOIN wirefence.row_columns(wirefence.row_table(declared.name)) AS c ON c.name = k.name
+$$;
+
 -- key_kinds returns the kind of each column of a key. It raises an error if the name, the table
 -- or its key can't be a class's, or the caller must not declare it.
 CREATE FUNCTION wirefence.key_kinds(class text, target regclass, key text[], caller name) RETURNS text[]
@@ -470,11 +513,11 @@ BEGIN
                 HINT = format('ALTER TABLE %s ALTER COLUMN %I SET NOT NULL', target, col.name);
         END IF;
         kinds := kinds || CASE WHEN col.atttypid IN ('smallint'::regtype, 'integer'::regtype, 'bigint'::regtype) THEN 'integer'
-            WHEN col.atttypid = 'uuid'::regtype THEN 'uuid' WHEN col.atttypid IN ('text'::regtype, 'varchar'::regtype) AND col.deterministic THEN 'text' END;
+            WHEN col.atttypid = 'uuid'::regtype THEN 'uuid' WHEN col.atttypid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype) AND col.deterministic THEN 'text' END;
         IF kinds[cardinality(kinds)] IS NULL THEN
             RAISE datatype_mismatch USING MESSAGE = 'column ' || wirefence.quote_name(col.name) || ' of the key is of type ' || col.atttypid::regtype
                     || CASE WHEN col.deterministic THEN '' ELSE ' with a nondeterministic collation' END,
-                DETAIL = 'Equal values of it may have different texts.', HINT = 'A key has columns of integer types, uuid, text or varchar.';
+                DETAIL = 'Equal values of it may have different texts.', HINT = 'A key has columns of integer types, uuid, text, varchar or char.';
         END IF;
     END LOOP;
     IF wirefence.row_shape(target, key, key) NOT LIKE '% unique' THEN
@@ -486,10 +529,11 @@ BEGIN
 END
 $$;
 
--- is_claim and is_condition give an expression the type that it must have, so that PostgreSQL
--- says which one it has.
+-- is_claim, is_condition and is_end give an expression the type that it must have, so that
+-- PostgreSQL says which one it has.
 CREATE FUNCTION wirefence.is_claim(claim bigint) RETURNS bigint LANGUAGE sql IMMUTABLE RETURN claim;
 CREATE FUNCTION wirefence.is_condition(condition boolean) RETURNS boolean LANGUAGE sql IMMUTABLE RETURN condition;
+CREATE FUNCTION wirefence.is_end("end" timestamp) RETURNS timestamp LANGUAGE sql IMMUTABLE RETURN "end";
 
 -- plan_rows returns the statement that creates an empty table with the columns that a claim and
 -- a condition may use.
@@ -530,21 +574,52 @@ BEGIN
 END
 $$;
 
--- drop_functions drops those functions of a class that exist.
+-- drop_functions drops those functions of a class that exist, and the trigger with its function.
 CREATE FUNCTION wirefence.drop_functions(class text, kinds text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    generated regprocedure;
+    generated record;
 BEGIN
-    FOR generated IN SELECT p.oid FROM pg_proc AS p, unnest(kinds) AS k(kind)
+    FOR generated IN SELECT p.oid::regprocedure AS function, k.kind FROM pg_proc AS p, unnest(kinds) AS k(kind)
         WHERE p.pronamespace = 'wirefence'::regnamespace AND p.proname = wirefence.row_function(class, k.kind) LOOP
-        EXECUTE 'DROP FUNCTION ' || generated;
+        EXECUTE concat('DROP FUNCTION ', generated.function, CASE generated.kind WHEN 'follow' THEN ' CASCADE' END);
     END LOOP;
 END
 $$;
 
--- record_rows records a class and creates its judge. Its texts are wirefence's own, with names
+-- note_claim records the claim of a row, null for none, and tells the session which transaction
+-- took the row, if it was its own: no other may make a lease of it. An INFO reaches the session whatever its
+-- client_min_messages.
+CREATE FUNCTION wirefence.note_claim(named text, claimed bigint, ends timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    taken xid8;
+BEGIN
+    IF claimed IS NULL OR ends IS NULL THEN
+        DELETE FROM wirefence.row_claims AS r WHERE r.name = named;
+    ELSE
+        INSERT INTO wirefence.row_claims AS r VALUES (named, claimed, ends, pg_current_xact_id())
+        ON CONFLICT ON CONSTRAINT row_claims_pkey DO UPDATE SET (claim, until, taken_in) = (excluded.claim, excluded.until,
+            CASE WHEN r.claim = excluded.claim AND r.until > clock_timestamp() THEN r.taken_in ELSE excluded.taken_in END)
+        RETURNING CASE WHEN r.taken_in = pg_current_xact_id() THEN r.taken_in END INTO taken;
+    END IF;
+    RAISE INFO USING MESSAGE = 'the claim of row ' || named || ' has changed', DETAIL = concat_ws(' ', named, taken), SCHEMA = 'wirefence', TABLE = 'row_claims';
+END
+$$;
+
+-- claim_stands reports whether a row is still under the claim of the transaction that took it. It has a
+-- snapshot of its own.
+CREATE FUNCTION wirefence.claim_stands(named text, taken text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM wirefence.row_claims AS r WHERE r.name = named AND r.taken_in = taken::xid8 AND r.until > clock_timestamp());
+END
+$$;
+
+-- record_rows records a class and creates its functions. Its texts are wirefence's own, with names
 -- that format quotes, and the expressions that parsed_rows returns: PostgreSQL prints these, with
 -- nothing in them but its own functions, types and operators. None is run here.
 CREATE FUNCTION wirefence.declare_called(call text[]) RETURNS boolean
@@ -558,6 +633,7 @@ DECLARE
     declared wirefence.row_classes;
     claim CONSTANT record := wirefence.parsed_rows('claim');
     condition CONSTANT record := wirefence.parsed_rows('condition');
+    until record;
     arguments record;
     culprit text;
 BEGIN
@@ -565,15 +641,20 @@ BEGIN
     IF wirefence.citus_group() IS NOT NULL THEN -- what wirefence_owner does on other nodes can't be undone here
         RAISE feature_not_supported USING MESSAGE = 'rows cannot judge where each node of Citus has the tokens';
     END IF;
+    IF to_regclass('pg_temp.wirefence_end') IS NOT NULL THEN
+        until := wirefence.parsed_rows('end');
+    ELSE
+        SELECT NULL::text AS expression, NULL::text[] AS columns INTO until;
+    END IF;
     SELECT string_agg(format('%I %s', c.name, c.type), ', ' ORDER BY c.name) AS parameters, string_agg(c.expression, ', ' ORDER BY c.name) AS values INTO arguments
-    FROM wirefence.row_columns(target) AS c WHERE c.name = ANY (claim.columns || condition.columns);
+    FROM wirefence.row_columns(target) AS c WHERE c.name = ANY (claim.columns || condition.columns || until.columns);
     declared.name := (SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = target);
-    declared.columns := ARRAY(SELECT u.name FROM unnest(key || claim.columns || condition.columns) AS u(name) GROUP BY 1 ORDER BY 1);
-    INSERT INTO wirefence.row_classes AS r (class, name, key, kinds, claim, condition, mode, columns, shape, declared_by)
-    VALUES (class, declared.name, key, declared.kinds, claim.expression, condition.expression, CASE call[5] WHEN 'true' THEN 'shadow' ELSE 'enforce' END, declared.columns,
+    declared.columns := ARRAY(SELECT u.name FROM unnest(key || claim.columns || condition.columns || until.columns) AS u(name) GROUP BY 1 ORDER BY 1);
+    INSERT INTO wirefence.row_classes AS r (class, name, key, kinds, claim, condition, until, mode, columns, shape, declared_by)
+    VALUES (class, declared.name, key, declared.kinds, claim.expression, condition.expression, until.expression, CASE call[5] WHEN 'true' THEN 'shadow' ELSE 'enforce' END, declared.columns,
             wirefence.row_shape(target, key, declared.columns), call[1])
-    ON CONFLICT ON CONSTRAINT row_classes_pkey DO UPDATE SET (key, kinds, claim, condition, mode, columns, shape, declared_by, declared_at)
-        = (excluded.key, excluded.kinds, excluded.claim, excluded.condition, excluded.mode, excluded.columns, excluded.shape, excluded.declared_by, excluded.declared_at)
+    ON CONFLICT ON CONSTRAINT row_classes_pkey DO UPDATE SET (key, kinds, claim, condition, until, mode, columns, shape, declared_by, declared_at)
+        = (excluded.key, excluded.kinds, excluded.claim, excluded.condition, excluded.until, excluded.mode, excluded.columns, excluded.shape, excluded.declared_by, excluded.declared_at)
     WHERE r.name = excluded.name
     RETURNING r.* INTO declared;
     IF NOT FOUND THEN
@@ -581,17 +662,23 @@ BEGIN
             MESSAGE = 'class ' || wirefence.quote_name(class) || ' is already declared for table ' || (SELECT r.name FROM wirefence.row_classes AS r WHERE r.class = call[2]),
             HINT = format('Run SELECT wirefence.drop_rows(%L) first.', class);
     END IF;
-    PERFORM wirefence.drop_functions(class, '{claim}');
+    PERFORM wirefence.drop_functions(class, '{claim,until,follow}');
     EXECUTE format('CREATE FUNCTION wirefence.%I(%s) RETURNS bigint LANGUAGE sql STABLE RETURN CASE WHEN %s THEN %s END',
                    wirefence.row_function(class, 'claim'), arguments.parameters, condition.expression, claim.expression);
     EXECUTE wirefence.judge_source(declared, arguments.values);
+    IF until.expression IS NOT NULL THEN
+        EXECUTE format('CREATE FUNCTION wirefence.%I(%s) RETURNS timestamp LANGUAGE sql STABLE RETURN %s', wirefence.row_function(class, 'until'), arguments.parameters, until.expression);
+        EXECUTE wirefence.follower_source(declared, arguments.values);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION wirefence.%I TO %I', wirefence.row_function(class, 'follow'), (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = target));
+    END IF;
     EXECUTE format('GRANT EXECUTE ON FUNCTION wirefence.%I, wirefence.%I TO PUBLIC', wirefence.row_function(class, 'claim'), wirefence.row_function(class, 'judge'));
     -- The types are those of the table, so they may have chosen other functions than the copy's.
     SELECT min(f.oid::regprocedure::text) INTO culprit
     FROM pg_proc AS p, regexp_matches(p.prosqlbody::text, ':(?:funcid|opfuncid|hashfuncid|negfuncid) ([0-9]+)', 'g') AS m, pg_proc AS f
-    WHERE p.oid = format('wirefence.%I', wirefence.row_function(class, 'claim'))::regproc AND f.oid = m[1]::oid AND (f.oid >= 16384 OR f.provolatile <> 'i');
+    WHERE p.oid IN (to_regproc(format('wirefence.%I', wirefence.row_function(class, 'claim'))), to_regproc(format('wirefence.%I', wirefence.row_function(class, 'until'))))
+      AND f.oid = m[1]::oid AND (f.oid >= 16384 OR f.provolatile <> 'i');
     IF culprit IS NOT NULL THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'the claim or the condition uses ' || culprit, HINT = 'Call wirefence.declare_rows.';
+        RAISE invalid_parameter_value USING MESSAGE = 'the claim, the condition or the end uses ' || culprit, HINT = 'Call wirefence.declare_rows.';
     END IF;
     RETURN true;
 END
@@ -600,8 +687,8 @@ $$;
 CREATE AGGREGATE wirefence.record_rows(VARIADIC arguments text[]) (SFUNC = wirefence.called_by, STYPE = text[], FINALFUNC = wirefence.declare_called);
 
 -- declare_rows changes the declaration if it is called again. The expressions are read with the rights
--- of the caller.
-CREATE FUNCTION wirefence.declare_rows(class text, "table" regclass, key text[], claim text, "while" text, shadow boolean DEFAULT false) RETURNS void
+-- of the caller, who owns the table and so may have a trigger on it.
+CREATE FUNCTION wirefence.declare_rows(class text, "table" regclass, key text[], claim text, "while" text, shadow boolean DEFAULT false, until text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -610,7 +697,7 @@ DECLARE
     given record;
 BEGIN
     EXECUTE copy;
-    FOR given IN SELECT * FROM (VALUES ('claim', claim), ('condition', "while")) AS v(what, expression) LOOP
+    FOR given IN SELECT * FROM (VALUES ('claim', claim), ('condition', "while"), ('end', until)) AS v(what, expression) WHERE v.what <> 'end' OR v.expression IS NOT NULL LOOP
         BEGIN
             EXECUTE format(E'CREATE INDEX wirefence_%s ON pg_temp.wirefence_rows ((wirefence.is_%1$s(%s\n)))', given.what, given.expression);
         EXCEPTION WHEN OTHERS THEN
@@ -618,12 +705,15 @@ BEGIN
                 MESSAGE = CASE WHEN SQLSTATE = '42883' AND SQLERRM LIKE 'function wirefence.%'
                     THEN 'the ' || given.what || ' is of the wrong type: ' || SQLERRM ELSE 'the ' || given.what || ' cannot be used: ' || SQLERRM END,
                 DETAIL = 'It is ' || coalesce(quote_literal(given.expression), 'null') || '.',
-                HINT = CASE given.what WHEN 'claim' THEN 'A claim is an expression of type bigint: cast it with ::bigint.' ELSE 'The condition is a boolean expression.' END
+                HINT = CASE given.what WHEN 'claim' THEN 'A claim is an expression of type bigint: cast it with ::bigint.' WHEN 'end' THEN 'The end of a claim is an expression of type timestamp, in UTC.' ELSE 'The condition is a boolean expression.' END
                     || ' It may use the row''s columns of built-in types and enums, and immutable built-in functions. A timestamptz counts as the timestamp in UTC, an enum as its label, a text.';
         END;
     END LOOP;
     PERFORM wirefence.record_rows(class, "table"::oid::text, key::text, shadow::text);
     DROP TABLE pg_temp.wirefence_rows;
+    IF until IS NOT NULL THEN
+        EXECUTE format('CREATE TRIGGER %I AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION wirefence.%1$I()', wirefence.row_function(class, 'follow'), "table");
+    END IF;
     PERFORM wirefence.propagate(propagated);
 END
 $$;
@@ -659,7 +749,8 @@ BEGIN
     END IF;
     PERFORM wirefence.require_role(call[1], (SELECT c.relowner FROM pg_class AS c WHERE c.oid = wirefence.row_table(declared.name)), declared.declared_by, 'drop class ' || wirefence.quote_name(declared.class));
     DELETE FROM wirefence.row_classes AS r WHERE r.class = declared.class;
-    PERFORM wirefence.drop_functions(declared.class, '{claim,judge}');
+    DELETE FROM wirefence.row_claims AS r WHERE starts_with(r.name, declared.class || '(');
+    PERFORM wirefence.drop_functions(declared.class, '{claim,judge,until,follow}');
     RETURN true;
 END
 $$;
@@ -670,11 +761,11 @@ CREATE FUNCTION wirefence.drop_rows(class text) RETURNS void
 LANGUAGE sql VOLATILE
 RETURN wirefence.drop_class(class);
 
-CREATE FUNCTION wirefence.rows() RETURNS TABLE (class text, relation text, key text[], claim text, "while" text, mode text, declared_by text, declared_at timestamptz, fault text)
+CREATE FUNCTION wirefence.rows() RETURNS TABLE (class text, relation text, key text[], claim text, "while" text, until text, mode text, declared_by text, declared_at timestamptz, fault text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN QUERY SELECT r.class, r.name, r.key, r.claim, r.condition, r.mode, r.declared_by, r.declared_at,
+    RETURN QUERY SELECT r.class, r.name, r.key, r.claim, r.condition, r.until, r.mode, r.declared_by, r.declared_at,
            CASE WHEN wirefence.row_table(r.name) IS NULL THEN 'the table has gone, or another name: drop the class, and declare it for the table that took its place'
                 WHEN to_regproc(format('wirefence.%I', wirefence.row_function(r.class, 'judge'))) IS NULL THEN 'its judge has gone: declare it again'
                 WHEN wirefence.is_distributed(wirefence.row_table(r.name)) OR wirefence.row_shape(wirefence.row_table(r.name), r.key, r.columns) <> r.shape
@@ -687,11 +778,11 @@ $$;
 GRANT EXECUTE ON FUNCTION wirefence.note_checked(text), wirefence.proxy_hold(integer, text, text, text, boolean, text),
     wirefence.check_rows(text, text, boolean), wirefence.judge_rows(text, text, boolean, boolean), wirefence.check_in_shadow(text, text, boolean),
     wirefence.read_rows(text), wirefence.refuse_rows(text, text, bigint, text), wirefence.row_function(text, text), wirefence.exactly(anyelement, anyelement),
-    wirefence.decode_text(text, text), wirefence.declare_rows(text, regclass, text[], text, text, boolean), wirefence.plan_rows(text, regclass, text[], name),
-    wirefence.is_claim(bigint), wirefence.is_condition(boolean), wirefence.record_rows(text[]), wirefence.drop_class(text[]), wirefence.drop_rows(text),
+    wirefence.decode_text(text, text), wirefence.declare_rows(text, regclass, text[], text, text, boolean, text), wirefence.plan_rows(text, regclass, text[], name),
+    wirefence.is_claim(bigint), wirefence.is_condition(boolean), wirefence.is_end(timestamp), wirefence.record_rows(text[]), wirefence.drop_class(text[]), wirefence.drop_rows(text),
     wirefence.encode_key(text) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION wirefence.rows() TO wirefence_issuer;
+GRANT EXECUTE ON FUNCTION wirefence.rows(), wirefence.claim_stands(text, text) TO wirefence_issuer;
 
-COMMENT ON FUNCTION wirefence.declare_rows(text, regclass, text[], text, text, boolean) IS 'Makes the rows of a table judges of their own claims: a fence class(key)=claim is valid while the row with this key has this claim and meets the condition. claim is an expression of type bigint over the columns of the row, while a condition on them. With shadow, the class refuses nothing and records in the history what it would refuse. The caller must own the table.';
+COMMENT ON FUNCTION wirefence.declare_rows(text, regclass, text[], text, text, boolean, text) IS 'Makes the rows of a table judges of their own claims: a fence class(key)=claim is valid while the row with this key has this claim and meets the condition. claim is an expression of type bigint over the columns of the row, while a condition on them. With shadow, the class refuses nothing and records in the history what it would refuse. With until, the timestamp in UTC at which a claim ends, a trigger lets sidecars make leases of the rows. The caller must own the table.';
 COMMENT ON FUNCTION wirefence.drop_rows(text) IS 'Takes the declaration of a class back. Its fences are refused with WF008 from then on.';
-COMMENT ON FUNCTION wirefence.rows() IS 'Returns the declared classes of rows. fault says why a class refuses all its fences, null if it does not.';
+COMMENT ON FUNCTION wirefence.rows() IS 'Returns the declared classes of rows. until is null for a class that is not followed. fault says why a class refuses all its fences, null if it does not.';

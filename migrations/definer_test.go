@@ -220,13 +220,14 @@ func TestNoTrapRunsAsAnotherRole(t *testing.T) {
 		values := map[string][]string{
 			"text": {"NULL", "'orders=34'", "'job(1)=10'", "'job(1)=10,job(2)=20,orders=34'", "'job'", "'WF001'", "'group'", "'same'", "'line:{tenant}'", "'note'"}, "boolean": {"false", "true"},
 			"integer": {"1"}, "bigint": {"10"}, "interval": {"'1 s'"}, "name": {"'app'"}, "regclass": {"'q.job'", "'q.orders'"}, "text[]": {"'{id}'", "'{job(1)}'", "NULL"}, "bigint[]": {"'{10}'"},
-			"jsonb": {"'{}'"}, "anyelement": {"1::pg_catalog.int4"}, "oid": {"1"},
+			"jsonb": {"'{}'"}, "anyelement": {"1::pg_catalog.int4"}, "oid": {"1"}, "timestamp without time zone": {"'2026-01-01'"},
 		}
 		statements := []string{
 			"SET LOCAL wirefence.token = 'job(1)=10'; INSERT INTO q.results VALUES (1)", "SET LOCAL wirefence.token = 'job(1)=11'; INSERT INTO q.results VALUES (1)", "INSERT INTO q.results VALUES (1)",
 			"SET LOCAL wirefence.token = 'orders=34,line:a=1'; DELETE FROM q.orders", "SET LOCAL wirefence.token = 'orders=34'; DELETE FROM q.orders", "DELETE FROM q.orders", "TRUNCATE q.orders CASCADE",
 			"SET LOCAL wirefence.token = 'job(9)=90'; DELETE FROM q.job WHERE id = 9", "DELETE FROM q.job WHERE id = 9", "SET LOCAL wirefence.token = 'orders=34'; UPDATE q.orders SET id = 2",
-			"SELECT wirefence.declare_rows('mine', 'q.job', '{id}', 'claim', 'state = ''running'''); SELECT wirefence.check('mine(1)=10')", "SELECT wirefence.drop_rows('job')",
+			"SELECT wirefence.declare_rows('mine', 'q.job', '{id}', 'claim', 'state = ''running'''); SELECT wirefence.check('mine(1)=10')",
+			"SELECT wirefence.declare_rows('mine', 'q.job', '{id}', 'claim', 'state = ''running''', until => 'timestamp ''2030-01-01'' + claim * interval ''1 s'''); UPDATE q.job SET claim = claim", "SELECT wirefence.drop_rows('job')",
 			"SELECT wirefence.protect('q.orders', 'line:{note}'); SELECT wirefence.unprotect('q.orders')", "SELECT wirefence.check('job(77)=1')", "SELECT wirefence.check('none(77)=1')",
 			"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT wirefence.check('job(1)=11'); ", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT wirefence.check('job(1)=11')",
 		}
@@ -242,7 +243,7 @@ func TestNoTrapRunsAsAnotherRole(t *testing.T) {
 					args = append(args, all[(round+at*(round/5))%len(all)]+"::pg_catalog."+map[bool]string{true: kind, false: "int4"}[kind != "anyelement"])
 				}
 				call := name + "(" + strings.Join(args, ", ") + ")"
-				call = strings.NewReplacer("pg_catalog.boolean", "pg_catalog.bool", "pg_catalog.bigint", "pg_catalog.int8", "pg_catalog.integer", "pg_catalog.int4").Replace(call)
+				call = strings.NewReplacer("pg_catalog.timestamp without time zone", "pg_catalog.timestamp", "pg_catalog.boolean", "pg_catalog.bool", "pg_catalog.bigint", "pg_catalog.int8", "pg_catalog.integer", "pg_catalog.int4").Replace(call)
 				if !slices.Contains(statements, "SELECT "+call) {
 					statements = append(statements, "SELECT "+call)
 				}

@@ -187,14 +187,14 @@ func TestAHoldWhoseRowIsSupersededAheadOfItsLock(t *testing.T) {
 }
 
 // noticing connects as app and keeps the notices of the server.
-func (db database) noticing(t *testing.T) (*pgx.Conn, *[]string) {
+func (db database) noticing(t *testing.T) (*pgx.Conn, *[]*pgconn.Notice) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(db.URLFor(url.PathEscape("app"), db.name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var notices []string
-	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notices = append(notices, n.Severity+": "+n.Message) }
+	var notices []*pgconn.Notice
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notices = append(notices, n) }
 	conn, err := pgx.ConnectConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func TestEachPartyReleasesItsOwnHold(t *testing.T) {
 			db.wantLocks(t, app, 0)
 		}
 		if len(*notices) > 0 {
-			t.Errorf("told %q", *notices)
+			t.Errorf("told %q", (*notices)[0].Message)
 		}
 	})
 }

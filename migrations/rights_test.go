@@ -32,10 +32,10 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		if got := column[string](t, admin, granted+"0 ORDER BY 1"); !slices.Equal(got, []string{
 			"wirefence.\"check\"(text)", "wirefence.\"check\"(text,text,boolean,boolean)", "wirefence.acquire(text,text,interval,text)", "wirefence.any_guards()", "wirefence.carried()", "wirefence.carries_name()", "wirefence.check_current(text,text)", "wirefence.check_in_shadow(text,text,boolean)", "wirefence.check_pairs(text,text,boolean,boolean)",
 			"wirefence.check_rows(text,text,boolean)", "wirefence.check_several(text)", "wirefence.check_tokens(text[])", "wirefence.citus_group()", "wirefence.declare_guard(text[])",
-			"wirefence.declare_rows(text,regclass,text[],text,text,boolean)", "wirefence.decode_text(text,text)", "wirefence.drop_class(text[])", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.entry(text)",
+			"wirefence.declare_rows(text,regclass,text[],text,text,boolean,text)", "wirefence.decode_text(text,text)", "wirefence.drop_class(text[])", "wirefence.drop_rows(text)", "wirefence.encode_key(text)", "wirefence.entry(text)",
 			"wirefence.exactly(anyelement,anyelement)", "wirefence.forget_declaration(text[])", "wirefence.forget_guard(text)", "wirefence.guard()", "wirefence.guard_row()", "wirefence.guard_row_unchecked(regclass,text,text,boolean)", "wirefence.guard_rows()",
 			"wirefence.guard_shadowed(regclass,text,text)", "wirefence.guard_statement()", "wirefence.guard_truncate(regclass,text,boolean)", "wirefence.guard_unchecked(regclass,text)", "wirefence.guarded_by()",
-			"wirefence.hold_tokens(integer,text,text,text,text)", "wirefence.is_checked(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.is_distributed(regclass)",
+			"wirefence.hold_tokens(integer,text,text,text,text)", "wirefence.is_checked(text)", "wirefence.is_claim(bigint)", "wirefence.is_condition(boolean)", "wirefence.is_distributed(regclass)", "wirefence.is_end(timestamp without time zone)",
 			"wirefence.judge_rows(text,text,boolean,boolean)", "wirefence.lock_inheritance_tree(regclass)", "wirefence.named_fence(text)", "wirefence.note_checked(text)", "wirefence.note_tokens(text)", "wirefence.plan_locks(regclass,name)",
 			"wirefence.plan_protect(regclass,text,boolean,name)", "wirefence.plan_rows(text,regclass,text[],name)", "wirefence.plan_unprotect(regclass,name)", "wirefence.propagate(text)", "wirefence.protect(regclass,text,boolean)",
 			"wirefence.proxy_hold(integer,text,text,text,boolean,text)", "wirefence.proxy_unhold(integer,bigint[])", "wirefence.read_rows(text)", "wirefence.record_rows(text[])",
@@ -46,7 +46,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 			t.Errorf("everybody may call %q", got)
 		}
 		if got := column[string](t, admin, granted+"'wirefence_issuer'::regrole ORDER BY 1"); !slices.Equal(got, []string{
-			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.asynchronous_standbys()", "wirefence.collect_refusals()", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.forget(text,bigint)", "wirefence.forgettable(interval)", "wirefence.guarded()",
+			"wirefence.acquire_lease(text,text,interval,text)", "wirefence.asynchronous_standbys()", "wirefence.claim_stands(text,text)", "wirefence.collect_refusals()", "wirefence.declare_resource(text,text,text,boolean,text,text,text,text,text)", "wirefence.forget(text,bigint)", "wirefence.forgettable(interval)", "wirefence.guarded()",
 			"wirefence.history(text,timestamp with time zone,text[],integer)", "wirefence.history_totals()", "wirefence.identity()", "wirefence.idle_holders()", "wirefence.prune_history()",
 			"wirefence.record_refusals(text,jsonb)",
 			"wirefence.release_lease(text,text)", "wirefence.release_notice(text)",
@@ -58,7 +58,7 @@ func TestRightsAreTheFewGranted(t *testing.T) {
 		}
 		if got := column[string](t, admin, `SELECT c.relname || ' ' || a.privilege_type FROM pg_class c, aclexplode(c.relacl) a
 			WHERE c.relnamespace = 'wirefence'::regnamespace AND a.grantee <> c.relowner ORDER BY 1`); !slices.Equal(got, []string{
-			"bypass_history SELECT", "bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "resource_changes SELECT", "resource_locks SELECT", "row_classes SELECT", "settings SELECT",
+			"bypass_history SELECT", "bypasses SELECT", "guards SELECT", "history SELECT", "leases SELECT", "resource_changes SELECT", "resource_locks SELECT", "row_claims SELECT", "row_classes SELECT", "settings SELECT",
 		}) {
 			t.Errorf("on tables there is %q", got)
 		}

@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 )
 
@@ -27,7 +26,11 @@ func TestProtectWarnsOfReplication(t *testing.T) {
 			*notices = nil
 			mustExec(t, conn, "SELECT wirefence.protect('"+table+"', 'orders')")
 			want := map[bool]string{true: "WARNING: guards don't check rows that are replicated into public." + table + ": subscription " + db.name}[warned]
-			if got := strings.Join(*notices, "\n"); got != want {
+			got := ""
+			for _, n := range *notices {
+				got += n.Severity + ": " + n.Message
+			}
+			if got != want {
 				t.Errorf("%s: %q, not %q", table, got, want)
 			}
 		}

@@ -32,6 +32,7 @@ type rowsDeclareSettings struct {
 	Key    []string `env:"--key" type:"column,..." help:"the columns of a unique index, by which a fence names a row (required)"`
 	Claim  string   `env:"--claim" type:"expression" help:"an SQL expression of type bigint over the row's columns, with a new value for each take (required)"`
 	While  string   `env:"--while" type:"condition" help:"an SQL condition that the row meets while the job is worked on (required)"`
+	Until  string   `env:"--until" type:"expression" help:"an SQL expression of type timestamp, the time in UTC at which a claim ends, for sidecars that follow the application's lock in a row"`
 	Shadow bool     `env:"--shadow" help:"record in the history the fences that would be refused, and refuse none"`
 }
 
@@ -62,13 +63,16 @@ built-in functions; a timestamptz counts as the timestamp in UTC, an enum as its
 The claim must be new with each take of the row: a time or a random number, not a counter of
 attempts, which may repeat.
 
+With --until the rows are a lock that the application takes, such as ShedLock's: a trigger on
+the table tells sidecars who took it (WIREFENCE_LEASE_FROM=row:CLASS(KEY)=RESOURCE).
+
 Only the table's owner may declare its rows. Run the command again to change the
 declaration, and after a change of the table that wirefence rows list reports.`,
 		Example: `  wirefence rows declare job --table public.river_job --key id \
     --claim "(extract(epoch from attempted_at) * 1000000)::bigint" --while "state = 'running'"`,
 		Args: exactly(1, "one class: wirefence rows declare job --table …"),
 	}, func(cfg rowsDeclareSettings, args []string) (question, error) {
-		wanted, text := fence.RowClass{Class: args[0], Table: cfg.Table, Claim: cfg.Claim, While: cfg.While, Mode: fence.ModeEnforce}, "rows of %s judge fences of %s"
+		wanted, text := fence.RowClass{Class: args[0], Table: cfg.Table, Claim: cfg.Claim, While: cfg.While, Until: cfg.Until, Mode: fence.ModeEnforce}, "rows of %s judge fences of %s"
 		if cfg.Shadow {
 			wanted.Mode, text = fence.ModeShadow, "rows of %s judge fences of %s in shadow mode: nothing is refused"
 		}
@@ -102,8 +106,8 @@ func listRows(ctx context.Context, conn *pgx.Conn) (answer, error) {
 		n := refusals[fence.Resource(c.Class+"()")]
 		rows[i] = rowClassJSON{c, n.Refused, n.LetPass}
 	}
-	return table(rows, "No rows are declared.", "CLASS\tTABLE\tKEY\tCLAIM\tWHILE\tMODE\tREFUSED 1H\tLET PASS 1H\tBY\tSINCE\tFAULT", func(r rowClassJSON) []any {
-		return []any{r.Class, r.Table, strings.Join(r.Key, ","), r.Claim, r.While, r.Mode, r.Refused, r.LetPass, r.By, timeText(r.Since), r.Fault}
+	return table(rows, "No rows are declared.", "CLASS\tTABLE\tKEY\tCLAIM\tWHILE\tUNTIL\tMODE\tREFUSED 1H\tLET PASS 1H\tBY\tSINCE\tFAULT", func(r rowClassJSON) []any {
+		return []any{r.Class, r.Table, strings.Join(r.Key, ","), r.Claim, r.While, r.Until, r.Mode, r.Refused, r.LetPass, r.By, timeText(r.Since), r.Fault}
 	}), err
 }
 
