@@ -106,12 +106,11 @@ func (c *conn) run(began time.Time, cand *candidate, fromClient *buffer) {
 		if name := core.ActualDatabase(); name != "" {
 			c.origin.Database = name
 		}
-		switch follow := c.server.options.Locks; {
-		case follow == nil:
-		case core.FollowsLocks() && c.origin.PID != 0:
-			c.locks = follow(c.origin.PID, c.origin.Database)
-		default:
-			c.server.logLimits.unfollowed.On(c.log).Warn("cannot follow the session's advisory locks, so its guarded writes are refused: a transaction pooler stands before the server, or it is a replication connection. Name PostgreSQL itself in WIREFENCE_UPSTREAM")
+		switch o := &c.server.options; {
+		case !core.OwnsServer() && (o.Locks != nil || o.Guarded != nil):
+			c.server.logLimits.unfollowed.On(c.log).Warn("cannot follow the locks of the session's application, so its guarded writes are refused: a transaction pooler stands before the server, or it is a replication connection. Name PostgreSQL itself in WIREFENCE_UPSTREAM")
+		case o.Locks != nil && c.origin.PID != 0:
+			c.locks = o.Locks(c.origin.PID, c.origin.Database)
 		}
 	})
 	c.server.metrics.logins.Inc()
@@ -214,22 +213,28 @@ func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over boo
 		}
 		over = core.Fatal() != nil
 		c.updateHold(core)
-		if core.LocksDue() && !c.looking {
+		if claims, due := core.LocksDue(); due && !c.looking {
 			c.looking = true
-			go c.guard(c.lookAtLocks)
+			go c.guard(func() { c.lookAtLocks(claims) })
 		}
 	})
 	return used, wake, over
 }
 
-// lookAtLocks looks at the session's own advisory locks, and has the answer passed on that waits for
-// that.
-func (c *conn) lookAtLocks() {
+// lookAtLocks looks at the locks that the session takes by itself, and has the answer passed on that waits
+// for that.
+func (c *conn) lookAtLocks(claims []string) {
 	var failed *wire.Error
 	if c.locks != nil {
 		if err := c.locks.Look(); err != nil {
 			failed = &wire.Error{Code: "57P01", Message: "terminating connection: the grant of an advisory lock could not be recorded", Detail: err.Error(),
 				Hint: "The lock is free again. Connect, and take it anew."}
+		}
+	}
+	if len(claims) > 0 && failed == nil {
+		if err := c.server.options.Rows.Look(claims); err != nil {
+			failed = &wire.Error{Code: "57P01", Message: "terminating connection: the grant of a lock in a row could not be recorded", Detail: err.Error(),
+				Hint: "The row may say that this process has the lock. It counts for nothing: take it anew once its time has passed."}
 		}
 	}
 	c.withCore(func(core *session.Session) {

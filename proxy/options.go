@@ -100,6 +100,8 @@ type Options struct {
 	// quick, and safe for concurrent use. By default none are followed, and behind a transaction
 	// pooler never.
 	Locks func(pid uint32, database string) SessionLocks
+	// Rows follows the locks that sessions take in rows of declared classes. By default none are.
+	Rows RowLocks
 	// Standby says how clients are served while the Lease isn't held. Default ReadOnly.
 	Standby Standby
 	// StandbyWait is how long a client waits for the Lease with Standby Wait, before
@@ -261,11 +263,25 @@ type SessionLocks interface {
 	End()
 }
 
+// RowLocks follows locks in rows. Its methods may be called at the same time.
+type RowLocks interface {
+	// Names are the rows, as a fence names them. They don't change.
+	Names() []string
+	// Look is called behind transactions that have changed claims of these rows, each a name, and
+	// behind a space the transaction if that took the row; the answer waits for its return. An error
+	// ends the session with 57P01.
+	Look(claims []string) error
+}
+
 func (o *Options) sessionConfig(pooling string) *session.Config {
 	modes := map[Mode]session.Mode{Enforce: session.Enforce, Shadow: session.Shadow, Off: session.Off}
 	var lease session.Lease
 	if o.Lease != nil {
 		lease = o.Lease
+	}
+	var rows []string
+	if o.Rows != nil {
+		rows = o.Rows.Names()
 	}
 	poolings := map[string]session.Pooling{"session": session.PoolingSession, "transaction": session.PoolingTransaction}
 	return session.NewConfig(session.Config{
@@ -275,6 +291,7 @@ func (o *Options) sessionConfig(pooling string) *session.Config {
 		Lease:           lease,
 		Guarded:         o.Guarded,
 		FollowsLocks:    o.Locks != nil,
+		FollowsRows:     rows,
 		MaxStatement:    o.MaxStatement,
 		Pooling:         poolings[pooling],
 		Hold:            o.Hold,

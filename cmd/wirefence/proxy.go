@@ -60,6 +60,7 @@ type ServerSettings struct {
 	Lease                    proxy.Lease
 	Guarded                  func() string
 	Locks                    func(pid uint32, database string) proxy.SessionLocks
+	Rows                     proxy.RowLocks
 	Standby                  proxy.Standby `env:"WIREFENCE_STANDBY" group:"Leases" oneof:"read-only|refuse|wait" envDefault:"read-only" help:"without the lease: ~read-only~; ~refuse~: clients get ~57P03~; ~wait~: they wait for it"`
 	StandbyWait              time.Duration `env:"WIREFENCE_STANDBY_WAIT" group:"Leases" envDefault:"30s" range:"1ms.." help:"time that clients wait for the lease, then ~57P03~; less than ~WIREFENCE_STARTUP_TIMEOUT~, which includes it"`
 	MaxConnections           int           `env:"WIREFENCE_MAX_CONNECTIONS" group:"Limits and timeouts" envDefault:"1000" range:"1.." help:"clients served at once; others get ~53300~. Each needs two file descriptors"`

@@ -86,7 +86,7 @@ func (s *Session) noteFlags(flags sqltext.Flags) {
 	if flags.Has(sqltext.Unlocks) {
 		s.doubtHold()
 	}
-	if flags&(sqltext.Locks|sqltext.Unlocks) != 0 && s.FollowsLocks() {
+	if flags&(sqltext.Locks|sqltext.Unlocks) != 0 && s.cfg.FollowsLocks && s.OwnsServer() {
 		s.locks.named = true
 	}
 }

@@ -43,6 +43,9 @@ type Config struct {
 	// FollowsLocks has LocksDue report where the driver has to look at the client's advisory
 	// locks.
 	FollowsLocks bool
+	// FollowsRows are rows, as a fence names them, whose claims LocksDue has where the client's
+	// messages change them.
+	FollowsRows []string
 	// DefaultResource is the resource of a bare token; "" makes bare tokens malformed.
 	DefaultResource fence.Resource
 	// MaxStatement is the largest text in bytes that is read. A larger one is forwarded in

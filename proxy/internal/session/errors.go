@@ -137,6 +137,9 @@ func (s *Session) exchangeFailed(msg []byte) {
 // notice handles a NoticeResponse. The client gets the warnings and notices that a check
 // raises, but not the server's messages about running it, such as durations.
 func (s *Session) notice(msg []byte, out *Out) (passes bool) {
+	if s.takesClaim(msg) {
+		return false
+	}
 	front := s.q.Front()
 	if front == nil || front.Note.role == client && front.Note.woven == nil {
 		return true

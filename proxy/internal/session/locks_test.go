@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -44,8 +45,8 @@ func TestAnswersWaitForALookAtLocks(t *testing.T) {
 			}
 			used, _ := s.FromServer(answers, &out)
 			left := len(answers) - used
-			if due := c.due && follows; s.LocksDue() != due || (left == len(ready("I"))) != due || left != 0 && !due {
-				t.Errorf("%s, followed %v: due %v, %d bytes are held back", name, follows, s.LocksDue(), left)
+			if due := c.due && follows; lookDue(s) != due || (left == len(ready("I"))) != due || left != 0 && !due {
+				t.Errorf("%s, followed %v: due %v, %d bytes are held back", name, follows, lookDue(s), left)
 				continue
 			}
 			if left == 0 {
@@ -55,7 +56,7 @@ func TestAnswersWaitForALookAtLocks(t *testing.T) {
 				t.Errorf("%s: it isn't held back for long", name)
 			}
 			s.LocksSeen(nil)
-			if used, _ := s.FromServer(answers[used:], &out); used != left || s.LocksDue() {
+			if used, _ := s.FromServer(answers[used:], &out); used != left || lookDue(s) {
 				t.Errorf("%s: it is held back for ever", name)
 			}
 		}
@@ -70,14 +71,14 @@ func TestALookAtLocksBehindAnother(t *testing.T) {
 	s.FromClient(takes, &out)
 	s.FromServer(answer, &out)
 	s.FromClient(takes, &out)
-	if used, _ := s.FromServer(ready("I"), &out); used != 0 || !s.LocksDue() {
+	if used, _ := s.FromServer(ready("I"), &out); used != 0 || !lookDue(s) {
 		t.Error("the first answer isn't held back any more")
 	}
 	s.LocksSeen(nil)
-	if used, _ := s.FromServer(ready("I"), &out); used == 0 || s.LocksDue() {
+	if used, _ := s.FromServer(ready("I"), &out); used == 0 || lookDue(s) {
 		t.Error("the first answer is held back for ever")
 	}
-	if used, _ := s.FromServer(answer, &out); used == len(answer) || !s.LocksDue() {
+	if used, _ := s.FromServer(answer, &out); used == len(answer) || !lookDue(s) {
 		t.Error("the second answer isn't held back")
 	}
 }
@@ -91,5 +92,40 @@ func TestALookAtLocksThatFails(t *testing.T) {
 	s.LocksSeen(&wire.Error{Code: "57P01"})
 	if used, _ := s.FromServer(ready("I"), &out); used != 0 || s.Fatal() == nil || s.Fatal().Code != "57P01" {
 		t.Errorf("%d bytes pass, FATAL %v", used, s.Fatal())
+	}
+}
+
+func lookDue(s *Session) bool {
+	_, due := s.LocksDue()
+	return due
+}
+
+// The claims of followed rows are announced by notices of their table's trigger, which the client doesn't
+// see. Behind the transaction the driver looks, and has the last claim of each row.
+func TestAnswersWaitForALookAtRows(t *testing.T) {
+	announced := func(claim string) []byte {
+		return message(wire.NoticeResponse, "SINFO\x00C00000\x00Mchanged\x00D"+claim+"\x00swirefence\x00trow_claims\x00\x00")
+	}
+	s := begunWith(t, Config{FollowsRows: []string{"shedlock(a)", "shedlock(b)"}}, "", discard{})
+	var out Out
+	s.FromClient(simple("BEGIN; UPDATE shedlock SET x = 1"), &out)
+	answer := slices.Concat(done("BEGIN"), announced("shedlock(a) 7"), announced("shedlock(c) 7"), announced("shedlock(b) 7"), announced("shedlock(a)"), done("UPDATE 4"))
+	if s.FromServer(slices.Concat(answer, ready("T")), &out); bytes.Contains(joined(&out), []byte("row_claims")) || lookDue(s) {
+		t.Errorf("the client sees the notices, or a look is due in the transaction: %q", joined(&out))
+	}
+	s.FromClient(simple("COMMIT"), &out)
+	s.FromServer(slices.Concat(done("COMMIT"), ready("I")), &out)
+	if claims, due := s.LocksDue(); !due || !slices.Equal(claims, []string{"shedlock(b) 7", "shedlock(a)"}) {
+		t.Errorf("due %v, claims %q", due, claims)
+	}
+	s.LocksSeen(nil)
+	if used, _ := s.FromServer(ready("I"), &out); used == 0 || lookDue(s) {
+		t.Error("the answer is held back for ever")
+	}
+
+	s = begunWith(t, Config{}, "", discard{})
+	s.FromClient(simple("UPDATE shedlock SET x = 1"), &out)
+	if s.FromServer(slices.Concat(answer, ready("I")), &out); lookDue(s) {
+		t.Error("rows are followed that nobody named")
 	}
 }

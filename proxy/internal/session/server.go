@@ -85,7 +85,7 @@ func (s *Session) needsWhole(typ byte) bool {
 		return front != nil && !s.isClientResult(front)
 	case wire.NoticeResponse:
 		front := s.q.Front()
-		return front != nil && (front.Note.role != client || front.Note.woven != nil)
+		return len(s.cfg.FollowsRows) > 0 || front != nil && (front.Note.role != client || front.Note.woven != nil)
 	}
 	return false
 }
