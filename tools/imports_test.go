@@ -110,6 +110,8 @@ var imports = []struct {
 	{"internal/adopt/leaderelection/a.go", module + "/lockclient", ""},
 	{"internal/adopt/leaderelection/a.go", module + "/proxy", "leaderelection"},
 	{"internal/apiserver/a.go", module + "/fence", "apiserver"},
+	{"internal/adopt/rows/a.go", module + "/internal/adopt/seal", ""},
+	{"internal/adopt/rows/a.go", module + "/proxy", "rows"},
 	{"internal/adopt/advisory/a.go", module + "/internal/adopt", ""},
 	{"internal/adopt/advisory/a.go", module + "/proxy", "advisory"},
 	{"internal/relay/a.go", module + "/internal/adopt", ""},

@@ -17,6 +17,7 @@ import (
 	"github.com/wirefence/wirefence/internal/adopt"
 	"github.com/wirefence/wirefence/internal/adopt/advisory"
 	"github.com/wirefence/wirefence/internal/adopt/leaderelection"
+	"github.com/wirefence/wirefence/internal/adopt/rows"
 	"github.com/wirefence/wirefence/internal/apiserver"
 	"github.com/wirefence/wirefence/internal/relay"
 	"github.com/wirefence/wirefence/lockclient"
@@ -25,7 +26,7 @@ import (
 
 // AdoptSettings name the locks that the application takes by itself.
 type AdoptSettings struct {
-	LeaseFrom   string `env:"WIREFENCE_LEASE_FROM" group:"Leases" type:"lock,..." help:"the locks that the application takes by itself, each with the resource whose lease follows it, separated by commas: ~advisory:42=RESOURCE~ or ~advisory:7,42=RESOURCE~ for an [advisory lock](../howto/advisory-lock.md); ~redis:KEY=RESOURCE~ for a [key in Redis](../howto/redis-lock.md), which needs ~WIREFENCE_REDIS_LISTEN~ and ~WIREFENCE_REDIS_URL~; ~kubernetes:NAMESPACE/NAME=RESOURCE~ for [the Lease of a leader election](../howto/leader-election.md). Needs ~WIREFENCE_DATABASE_URL~"`
+	LeaseFrom   string `env:"WIREFENCE_LEASE_FROM" group:"Leases" type:"lock,..." help:"the locks that the application takes by itself, each with the resource whose lease follows it, separated by commas: ~advisory:42=RESOURCE~ or ~advisory:7,42=RESOURCE~ for an [advisory lock](../howto/advisory-lock.md); ~row:CLASS(KEY)=RESOURCE~ for a [row of a lock table](../howto/lock-table.md), such as ShedLock's; ~redis:KEY=RESOURCE~ for a [key in Redis](../howto/redis-lock.md), which needs ~WIREFENCE_REDIS_LISTEN~ and ~WIREFENCE_REDIS_URL~; ~kubernetes:NAMESPACE/NAME=RESOURCE~ for [the Lease of a leader election](../howto/leader-election.md). Needs ~WIREFENCE_DATABASE_URL~"`
 	LeaseScope  string `env:"WIREFENCE_LEASE_SCOPE" group:"Leases" oneof:"guards|all" envDefault:"guards" help:"what the leases of ~WIREFENCE_LEASE_FROM~ count for: ~guards~: tables that are protected with their resources, and nothing else; ~all~: all that the application does, as with ~WIREFENCE_LEASE~"`
 	LeaseOwner  string `env:"WIREFENCE_LEASE_OWNER" group:"Leases" type:"name" help:"what the holder of a Lease of Kubernetes must begin with to be this sidecar's application: its identity is ~OWNER_UUID~; by default the host's name, which is the pod's"`
 	Kubernetes  string `env:"WIREFENCE_KUBERNETES_URL" group:"Leases" type:"url" help:"the API server of the Leases in ~WIREFENCE_LEASE_FROM~: ~https://host:6443?ca=FILE&token=FILE~; by default that of the pod's cluster, with the pod's service account, which needs the verbs ~list~ and ~watch~ for them"`
@@ -40,6 +41,7 @@ type adopted struct {
 	locks    adopt.From
 	relay    *relay.Relay             // nil without locks in Redis
 	advisory *advisory.Follower       // nil without advisory locks
+	rows     *rows.Follower           // nil without locks in rows
 	kube     *leaderelection.Follower // nil without Leases of Kubernetes
 	log      *slog.Logger
 
@@ -56,8 +58,6 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 		return nil, errors.New("WIREFENCE_REDIS_LISTEN needs WIREFENCE_LEASE_FROM, which names the locks")
 	case len(locks) == 0:
 		return nil, nil
-	case len(locks.Of(adopt.Row)) > 0:
-		return nil, errors.New("WIREFENCE_LEASE_FROM: this version follows advisory locks, locks in Redis and Leases of Kubernetes, as in advisory:42=RESOURCE, redis:KEY=RESOURCE and kubernetes:NAMESPACE/NAME=RESOURCE")
 	case cfg.DatabaseURL == "":
 		return nil, errors.New("WIREFENCE_LEASE_FROM needs WIREFENCE_DATABASE_URL, where the application's locks are sealed")
 	case len(locks.Of(adopt.Redis)) > 0 && (cfg.RedisListen == "" || cfg.RedisURL == ""):
@@ -66,6 +66,8 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 		return nil, errors.New("WIREFENCE_REDIS_LISTEN needs a lock in Redis in WIREFENCE_LEASE_FROM, as in redis:KEY=RESOURCE")
 	case cfg.LeaseOf != "" && cfg.LeaseScope == "all":
 		return nil, errors.New("WIREFENCE_LEASE and WIREFENCE_LEASE_SCOPE=all exclude each other: a statement runs under one of the leases")
+	case len(locks.Of(adopt.Row)) > 0 && cfg.LeaseScope == "all":
+		return nil, errors.New("WIREFENCE_LEASE_SCOPE=all is not for a lock in a row: to take it is a write, which would need the lease")
 	case cfg.Mode == proxy.Off:
 		return nil, errors.New("WIREFENCE_LEASE_FROM has no effect with WIREFENCE_MODE=off")
 	}
@@ -75,11 +77,15 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 	a := &adopted{first: locks[0].Resource, locks: locks, log: log}
 	id := rand.Text()
 	holder := cfg.processName() + "/" + id
+	first, others := leases.databases[0].Pool, []lockclient.Sealer(nil)
+	for _, d := range leases.databases[1:] {
+		others = append(others, d.sealer(fence.SourcePostgres))
+	}
 	if some := locks.Of(adopt.Advisory); len(some) > 0 {
-		a.advisory = advisory.New(advisory.Options{Locks: some, Pool: leases.databases[0].Pool, Book: &a.book, Holder: holder, Logger: log})
-		for _, d := range leases.databases[1:] {
-			a.advisory.Sealers = append(a.advisory.Sealers, d.sealer(advisory.Source))
-		}
+		a.advisory = advisory.New(advisory.Options{Locks: some, Pool: first, Sealers: others, Book: &a.book, Holder: holder, Logger: log})
+	}
+	if some := locks.Of(adopt.Row); len(some) > 0 {
+		a.rows = rows.New(rows.Options{Locks: some, Pool: first, Sealers: others, Book: &a.book, Holder: holder, Logger: log})
 	}
 	if some := locks.Of(adopt.Redis); len(some) > 0 {
 		o := relay.Options{
@@ -135,12 +141,18 @@ func (l *leases) adopting(source fence.Source) (all []lockclient.Sealer) {
 	return all
 }
 
-// work returns the work that follows what isn't a connection's, nil for none.
-func (a *adopted) work() func(context.Context) {
-	if a == nil || a.kube == nil {
+// works are what follows locks outside of the application's own connections.
+func (a *adopted) works() (all []func(context.Context)) {
+	if a == nil {
 		return nil
 	}
-	return a.kube.Run
+	if a.rows != nil {
+		all = append(all, a.rows.Run)
+	}
+	if a.kube != nil {
+		all = append(all, a.kube.Run)
+	}
+	return all
 }
 
 // ready returns why a lock that the application takes now wouldn't be followed.
@@ -160,6 +172,9 @@ func (a *adopted) options(o *proxy.Options, scope string) {
 		o.Lease = a
 	} else {
 		o.Guarded = a.Fence
+	}
+	if a.rows != nil {
+		o.Rows = a.rows
 	}
 	if a.advisory != nil {
 		o.Locks = func(pid uint32, database string) proxy.SessionLocks {
@@ -213,29 +228,42 @@ func (a *adopted) leases() (all []adoptedJSON) {
 	return all
 }
 
-// awaits is the Redis behind the relay, which opens its listener once that can be used.
-func (a *adopted) awaits() []*awaited {
-	if a == nil || a.relay == nil {
+// awaits are the classes of rows, and the Redis behind the relay, which opens its listener once that can be
+// used.
+func (a *adopted) awaits() (all []*awaited) {
+	if a == nil {
 		return nil
 	}
-	return []*awaited{{
-		look: func(ctx context.Context) error {
-			if err := a.relay.Listen(ctx); err != nil {
-				return fmt.Errorf("WIREFENCE_REDIS_LISTEN: %w", err)
-			}
-			a.log.Info("passing connections to Redis on", "listen", a.relay.Addr().String())
-			a.serving.Go(func() {
-				if err := a.relay.Serve(); err != nil {
-					a.log.Error("cannot accept connections to Redis any more", "error", err)
+	if a.rows != nil {
+		all = append(all, &awaited{
+			look:       a.rows.Check,
+			mayComeYet: func(error) bool { return true },
+			lacks:      "a class of rows in WIREFENCE_LEASE_FROM isn't declared yet, or can't be looked up",
+			has:        "the classes of rows in WIREFENCE_LEASE_FROM are declared",
+			log:        a.log,
+		})
+	}
+	if a.relay != nil {
+		all = append(all, &awaited{
+			look: func(ctx context.Context) error {
+				if err := a.relay.Listen(ctx); err != nil {
+					return fmt.Errorf("WIREFENCE_REDIS_LISTEN: %w", err)
 				}
-			})
-			return nil
-		},
-		mayComeYet: func(err error) bool { return errors.Is(err, relay.ErrNotReady) },
-		lacks:      "Redis can't be reached or doesn't take commands yet",
-		has:        "Redis takes commands",
-		log:        a.log,
-	}}
+				a.log.Info("passing connections to Redis on", "listen", a.relay.Addr().String())
+				a.serving.Go(func() {
+					if err := a.relay.Serve(); err != nil {
+						a.log.Error("cannot accept connections to Redis any more", "error", err)
+					}
+				})
+				return nil
+			},
+			mayComeYet: func(err error) bool { return errors.Is(err, relay.ErrNotReady) },
+			lacks:      "Redis can't be reached or doesn't take commands yet",
+			has:        "Redis takes commands",
+			log:        a.log,
+		})
+	}
+	return all
 }
 
 // end ends the relay, and lets its connections end.

@@ -174,13 +174,19 @@ func TestAnAdvisoryLockWithoutASeal(t *testing.T) {
 func TestAnAdvisoryLockBeforeATransactionPooler(t *testing.T) {
 	stack.NeedsMore(t, "PgBouncer")
 	url := advisoryDatabase(t)
-	cfg := stack.Connect(t, url).Config()
-	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
-		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})).EndWith(t)
-	a := newLeader(t, url, "WIREFENCE_UPSTREAM=postgres://"+pooler.Addr()+"/")
+	a := newLeader(t, url, "WIREFENCE_UPSTREAM="+transactionPooler(t, url))
 	if !a.tries(t, tryLock, 42) {
 		t.Fatal("the lock is taken")
 	}
 	a.gets(t, "WF002", a.work, intoOrders)
-	a.stderr.Await(t, "cannot follow the session's advisory locks")
+	a.stderr.Await(t, "cannot follow the locks of the session's application")
+}
+
+// transactionPooler is a PgBouncer in transaction mode before the server of a URL.
+func transactionPooler(t *testing.T, url string) string {
+	t.Helper()
+	cfg := stack.Connect(t, url).Config()
+	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
+		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})).EndWith(t)
+	return "postgres://" + pooler.Addr() + "/"
 }

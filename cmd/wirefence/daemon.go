@@ -63,7 +63,7 @@ func newDaemon(ctx context.Context, cfg proxySettings, sockets map[string][]net.
 	errs[4] = d.add(checkUp(cfg, d.registry, log))
 	errs[9] = d.add(forgetDaily(cfg, d.leases, log))
 	_ = d.add(d.leases.watch(log), nil)
-	_ = d.add(d.adopted.work(), nil)
+	d.work = append(d.work, d.adopted.works()...)
 	if d.witness, _, errs[8] = openWitness(cfg.WitnessURL, cfg.Upstream); d.witness != nil {
 		o.Witness, o.WitnessBound = d.witness, d.witness.Bound
 	}

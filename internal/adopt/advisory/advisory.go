@@ -2,7 +2,7 @@
 // behind the statement that may have taken one it looks at pg_locks, counts a token, and seals it on
 // the issuer's connection while the statement's answer waits.
 //
-// Of this module it imports fence, lockclient, internal/adopt, internal/adopt/seal and internal/committed.
+// Of this module it imports fence, lockclient, internal/adopt and internal/adopt/seal.
 package advisory
 
 import (
@@ -10,22 +10,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/adopt"
 	"github.com/wirefence/wirefence/internal/adopt/seal"
-	"github.com/wirefence/wirefence/internal/committed"
 	"github.com/wirefence/wirefence/lockclient"
 )
-
-// Source is the source of the tokens, which are counted as wirefence.acquire counts them.
-const Source = fence.SourcePostgres
 
 // Options are those of a Follower.
 type Options struct {
@@ -135,12 +129,8 @@ const has = `EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.locktype = 'advis
 const lookSQL = `SELECT pg_catalog.array_agg(` + has + ` ORDER BY w.n) FROM (SELECT $1::pg_catalog.int8 AS pid, k.* FROM
  ROWS FROM (pg_catalog.unnest($2::pg_catalog.int8[]), pg_catalog.unnest($3::pg_catalog.int8[]), pg_catalog.unnest($4::pg_catalog.int8[])) WITH ORDINALITY k (high, low, keys, n)) w`
 
-// sealSQL seals a grant and then looks once more. If the session has lost the lock, the cast to bool
-// fails, and with it the seal.
-const sealSQL = `SELECT w.sealed, (CASE WHEN w.sealed AND NOT ` + has + ` THEN '` + gone + `' ELSE 'true' END)::pg_catalog.bool FROM
- (SELECT wirefence.seal(pg_catalog.convert_from($1::pg_catalog.bytea, 'UTF8'), $2, $3, $4) AS sealed, $5::pg_catalog.int8 AS pid, $6::pg_catalog.int8 AS high, $7::pg_catalog.int8 AS low, $8::pg_catalog.int8 AS keys OFFSET 0) w`
-
-const gone = "the session has the lock no more"
+// stillSQL asks it behind a seal.
+const stillSQL = `(SELECT ` + has + ` FROM (SELECT w.sealed, $5::pg_catalog.int8 AS pid, $6::pg_catalog.int8 AS high, $7::pg_catalog.int8 AS low, $8::pg_catalog.int8 AS keys OFFSET 0) w)`
 
 // keysOf returns a lock as pg_locks has it.
 func keysOf(lock adopt.Lock) (high, low, keys int64) {
@@ -166,52 +156,18 @@ func (s *Session) look(ctx context.Context) (has []bool, err error) {
 
 // grant seals a grant of a lock, and begins its lease. A lock that was released meanwhile is no error.
 func (s *Session) grant(ctx context.Context, lock adopt.Lock) error {
-	own := ownSealer{s, lock, lockclient.PostgresSealer{Querier: s.Pool}}
-	last, err := own.LastToken(ctx, lock.Resource)
-	if err != nil {
+	high, low, keys := keysOf(lock)
+	token, err := seal.Lock{Pool: s.Pool, Still: stillSQL, Args: []any{int64(s.pid), high, low, keys}}.Count(ctx, s.Sealers, lock.Resource, s.Holder)
+	switch {
+	case errors.Is(err, seal.ErrGone):
+		s.Logger.Info("an advisory lock was released while its grant was sealed", "lock", lock.String(), "resource", lock.Resource)
+		return nil
+	case err != nil:
 		return err
 	}
-	for range seal.Rounds {
-		token := last + 1
-		last, err = seal.Everywhere(ctx, append([]lockclient.Sealer{own}, s.Sealers...), fence.Grant{Resource: lock.Resource, Token: token, Holder: s.Holder})
-		switch {
-		case errors.Is(err, errGone):
-			s.Logger.Info("an advisory lock was released while its grant was sealed", "lock", lock.String(), "resource", lock.Resource)
-			return nil
-		case err != nil:
-			return err
-		case last == 0:
-			if s.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: Source, Holder: s.Holder, From: lock.String()}) {
-				s.held[lock.Resource] = token
-				s.Logger.Debug("adopted an advisory lock", "lock", lock.String(), "resource", lock.Resource, "token", token)
-			}
-			return nil
-		}
+	if s.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: fence.SourcePostgres, Holder: s.Holder, From: lock.String()}) {
+		s.held[lock.Resource] = token
+		s.Logger.Debug("adopted an advisory lock", "lock", lock.String(), "resource", lock.Resource, "token", token)
 	}
-	return fmt.Errorf("another token was recorded meanwhile, %d times", seal.Rounds)
-}
-
-// ownSealer seals in the database of a lock, by a statement that looks once more whether the session
-// has it. So grants have the order of the locks: a session that takes the lock after that look waits,
-// with its own seal, for this one's commit.
-type ownSealer struct {
-	*Session
-	lock adopt.Lock
-	lockclient.PostgresSealer
-}
-
-var errGone = errors.New(gone)
-
-func (s ownSealer) Seal(ctx context.Context, resource fence.Resource, token fence.Token, holder string) (bool, error) {
-	conn, err := s.Pool.Acquire(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer conn.Release()
-	high, low, keys := keysOf(s.lock)
-	row, err := committed.Row(ctx, conn.Conn(), sealSQL, []byte(resource), int64(token), holder, string(Source), int64(s.pid), high, low, keys)
-	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == "22P02" && strings.Contains(refused.Message, gone) {
-		return false, errGone
-	}
-	return err == nil && string(row[0]) == "t", err
+	return nil
 }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/stack"
+)
+
+// lockTableDatabase has ShedLock's table, and a table that its lock protects.
+func lockTableDatabase(t *testing.T) string {
+	t.Helper()
+	url := database(t, true)
+	tableLocks()[0].table.prepare(t, url)
+	stack.Exec(t, url, "CREATE TABLE orders (note text); CREATE TABLE other (note text)", "SELECT wirefence.protect('orders', 'orders')")
+	return url
+}
+
+// Statements of ShedLock's, with its database time. They return whether they changed the row.
+const (
+	now    = "timezone('utc', clock_timestamp())"
+	take   = "INSERT INTO shedlock VALUES ('nightly', " + now + " + $1::interval, " + now + ", 'host') ON CONFLICT (name) DO UPDATE SET lock_until = " + now + " + $1::interval, locked_at = " + now + ", locked_by = 'host' WHERE shedlock.lock_until <= " + now + " RETURNING true"
+	extend = "UPDATE shedlock SET lock_until = " + now + " + $1::interval WHERE name = 'nightly' AND locked_by = 'host' AND lock_until > " + now + " RETURNING true"
+	give   = "UPDATE shedlock SET lock_until = " + now + " - $1::interval WHERE name = 'nightly' AND locked_by = 'host' RETURNING true"
+)
+
+func newRowLeader(t *testing.T, url string, settings ...string) *leader {
+	t.Helper()
+	l := &leader{proxyProcess: startProxy(t, url, append(settings, "WIREFENCE_LEASE_FROM=row:shedlock(nightly)=orders")...)}
+	l.lock, l.work = stack.Connect(t, l.url), stack.Connect(t, l.url)
+	return l
+}
+
+// changes reports whether a statement changed the row of the lock.
+func (l *leader) changes(t *testing.T, sql, interval string) (changed bool) {
+	t.Helper()
+	rows, err := l.lock.Query(t.Context(), sql, interval)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		changed = true
+	}
+	if rows.Err() != nil {
+		t.Fatalf("%s: %v\n%s", sql, rows.Err(), &l.stderr)
+	}
+	return changed
+}
+
+// Two instances of an application on one host have one name in the table. Each writes while it has the
+// lock, in any session, whoever of its sessions has taken or extended it.
+func TestALockInARowIsFenced(t *testing.T) {
+	url := lockTableDatabase(t)
+	a, b := newRowLeader(t, url), newRowLeader(t, url)
+	a.gets(t, "WF002", a.work, intoOrders)
+	if !a.changes(t, take, "60 s") || b.changes(t, take, "60 s") {
+		t.Fatal("not one of them has the lock")
+	}
+	a.gets(t, "", a.work, intoOrders)
+	a.gets(t, "", a.work, "INSERT INTO other VALUES ('x')")
+	b.gets(t, "WF002", b.work, intoOrders)
+	b.gets(t, "", b.work, "VACUUM other")
+	wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + a.admin}, "status", "--adopted").expect(t, 0).says(t, "row:shedlock(nightly)", "yes")
+
+	// The other one has the same name, so it may extend the lock: it doesn't come by a lease.
+	if !b.changes(t, extend, "60 s") {
+		t.Fatal("the row says another name")
+	}
+	b.gets(t, "WF002", b.work, intoOrders)
+	a.gets(t, "", a.work, intoOrders)
+	if !a.changes(t, give, "1 s") {
+		t.Fatal("the lock isn't its own")
+	}
+	a.gets(t, "WF002", a.work, intoOrders)
+
+	// In a transaction: the lease begins with the commit, and never behind a rollback.
+	b.gets(t, "", b.lock, "BEGIN")
+	if !b.changes(t, take, "60 s") {
+		t.Fatal("the lock is taken")
+	}
+	b.gets(t, "WF002", b.work, intoOrders)
+	b.gets(t, "", b.lock, "ROLLBACK")
+	b.gets(t, "WF002", b.work, intoOrders)
+	b.gets(t, "", b.lock, "BEGIN")
+	if !b.changes(t, take, "60 s") {
+		t.Fatal("the lock is taken")
+	}
+	b.gets(t, "", b.lock, "COMMIT")
+	b.gets(t, "", b.work, intoOrders)
+	// The session of the lock may go: the row stays.
+	b.lock.Close(t.Context())
+	b.gets(t, "", b.work, intoOrders)
+	stack.Exec(t, url, "DELETE FROM shedlock")
+	stack.Eventually(t, "somebody has deleted the row", func() bool {
+		_, err := b.work.Exec(t.Context(), intoOrders)
+		return stack.State(err) == "WF002"
+	})
+}
+
+// A leader that stalls is refused once its time has passed and another has the lock, and a leader whose
+// clock is wrong has none.
+func TestAStalledLeaderByARowIsRefused(t *testing.T) {
+	url := lockTableDatabase(t)
+	for name, stalls := range map[string]func(a *leader) (wakes func()){
+		"the application": func(*leader) func() { return func() {} },
+		"its sidecar": func(a *leader) func() {
+			_ = a.cmd.Process.Signal(syscall.SIGSTOP)
+			return func() { _ = a.cmd.Process.Signal(syscall.SIGCONT) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stack.Exec(t, url, "DELETE FROM shedlock")
+			a, b := newRowLeader(t, url), newRowLeader(t, url)
+			if a.changes(t, take, "-300 s"); b.changes(t, extend, "1 s") {
+				t.Fatal("a lock that has ended is held")
+			}
+			a.gets(t, "WF002", a.work, intoOrders)
+			if !a.changes(t, take, "3 s") {
+				t.Fatal("the lock is taken")
+			}
+			a.gets(t, "", a.work, intoOrders)
+			a.gets(t, "", a.work, "BEGIN; SELECT 1")
+			wakes := stalls(a)
+			stack.Eventually(t, "the next one leads", func() bool { return b.changes(t, take, "60 s") })
+			b.gets(t, "", b.work, intoOrders)
+			wakes()
+			a.gets(t, "WF001", a.work, intoOrders)
+			a.gets(t, "", a.work, "ROLLBACK")
+			a.gets(t, "WF002", a.work, intoOrders)
+			b.gets(t, "", b.work, intoOrders)
+		})
+	}
+}
+
+// Where a grant can't be sealed the session ends, so the application doesn't learn that it has the lock.
+func TestALockInARowWithoutASeal(t *testing.T) {
+	url := lockTableDatabase(t)
+	a := newRowLeader(t, url)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 1, 'another', 'another-service')")
+	a.gets(t, "57P01", a.lock, strings.ReplaceAll(take, "$1", "'60 s'"))
+	a.gets(t, "WF002", a.work, intoOrders)
+}
+
+// Before a pooler in transaction mode guards can't see the lease: nothing is written, and the log says so.
+func TestALockInARowBeforeATransactionPooler(t *testing.T) {
+	stack.NeedsMore(t, "PgBouncer")
+	url := lockTableDatabase(t)
+	a := newRowLeader(t, url, "WIREFENCE_UPSTREAM="+transactionPooler(t, url))
+	a.gets(t, "", a.lock, strings.ReplaceAll(take, "$1", "'60 s'"))
+	a.gets(t, "WF002", a.work, intoOrders)
+	a.stderr.Await(t, "cannot follow the locks of the session's application")
+}
+
+// A class that isn't declared, or without an end, is waited for, and the log says what to do.
+func TestALockInARowOfAnUndeclaredClass(t *testing.T) {
+	url := database(t, true)
+	p := startProxy(t, url, "WIREFENCE_LEASE_FROM=row:shedlock(nightly)=orders")
+	p.stderr.Await(t, "wirefence rows declare shedlock --until EXPRESSION")
+	stack.Exec(t, url, "CREATE TABLE shedlock (name text PRIMARY KEY, lock_until timestamp, claim bigint); SELECT wirefence.declare_rows('shedlock', 'shedlock', '{name}', 'claim', 'claim > 0', until => 'lock_until')")
+	stack.Eventually(t, "it is ready", func() bool { status, _ := get(t, "http://"+p.admin+"/readyz"); return status == 200 })
+}

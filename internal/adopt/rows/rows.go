@@ -1,0 +1,229 @@
+// Package rows makes leases of the locks that an application takes in rows of a table, as ShedLock does.
+// The trigger of a declared class announces each take in the session that made it, and records it; behind
+// that session's commit the grant is counted and sealed on the issuer's connection, while the answer waits.
+//
+// Of this module it imports fence, lockclient, internal/adopt, internal/adopt/seal and internal/quietlog.
+package rows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/adopt"
+	"github.com/wirefence/wirefence/internal/adopt/seal"
+	"github.com/wirefence/wirefence/internal/quietlog"
+	"github.com/wirefence/wirefence/lockclient"
+)
+
+// Options are those of a Follower.
+type Options struct {
+	// Locks are those that the application takes, of the kind adopt.Row. Required.
+	Locks adopt.From
+	// Pool connects to the database of the rows, as a role with wirefence_issuer. Required.
+	Pool *pgxpool.Pool
+	// Sealers record each grant in further databases. Default: none.
+	Sealers []lockclient.Sealer
+	// Book gets the leases. Required.
+	Book *adopt.Book
+	// Holder is the name of the application in grants. Required.
+	Holder string
+	// SealTimeout limits a look with its seals. Default 15s.
+	SealTimeout time.Duration
+	// Logger is for grants. Default: none.
+	Logger *slog.Logger
+}
+
+// Follower follows the locks of one application. It is safe for concurrent use.
+type Follower struct {
+	Options
+
+	mu   sync.Mutex // held during a look
+	held map[string]lease
+}
+
+// lease is that of a row.
+type lease struct {
+	token fence.Token
+	taken string // the transaction that took the row
+}
+
+// New makes one.
+func New(o Options) *Follower {
+	if o.SealTimeout == 0 {
+		o.SealTimeout = 15 * time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Follower{Options: o, held: map[string]lease{}}
+}
+
+// nameOf returns a row as a fence names it.
+func nameOf(lock adopt.Lock) string { return lock.Space + "(" + lock.Name + ")" }
+
+// Names are the rows, as a fence names them.
+func (f *Follower) Names() (names []string) {
+	for _, lock := range f.Locks {
+		names = append(names, nameOf(lock))
+	}
+	return names
+}
+
+// Check returns an error for a class that isn't declared, or whose rows aren't followed.
+func (f *Follower) Check(ctx context.Context) error {
+	classes, err := fence.RowClasses(ctx, f.Pool)
+	if err != nil {
+		return err
+	}
+	until := map[string]string{}
+	for _, c := range classes {
+		until[c.Class] = c.Until
+	}
+	for _, lock := range f.Locks {
+		if until[lock.Space] == "" {
+			return fmt.Errorf("%s: the class %s has no end of a claim: wirefence rows declare %[2]s --until EXPRESSION", lock, lock.Space)
+		}
+	}
+	return nil
+}
+
+// Look is called behind transactions of the application that have changed claims: each is the name of a row,
+// and behind a space the transaction if that took it. Only such a take begins a lease.
+func (f *Follower) Look(claims []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), f.SealTimeout)
+	defer cancel()
+	return f.look(ctx, claims)
+}
+
+// Run looks every second, while a lease is held, whether somebody has ended or extended a claim. It returns
+// when ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	outage := quietlog.Outage(f.Logger)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		looking, cancel := context.WithTimeout(ctx, f.SealTimeout)
+		err := f.look(looking, nil)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			outage.Error("cannot look at the rows of the application's locks, retrying: their leases end when their time has passed", "error", err)
+		default:
+			outage.Info("can look at the rows of the application's locks again")
+		}
+	}
+}
+
+// look begins, extends and ends leases.
+func (f *Follower) look(ctx context.Context, claims []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(claims) == 0 && len(f.held) == 0 {
+		return nil
+	}
+	now, err := f.read(ctx)
+	if err != nil {
+		return err
+	}
+	took := map[string]string{}
+	for _, claim := range claims {
+		row, transaction, _ := strings.Cut(claim, " ")
+		took[row] = transaction
+	}
+	for _, lock := range f.Locks {
+		row := nameOf(lock)
+		held, has := f.held[row]
+		is, claimed := now[row]
+		if has {
+			switch {
+			case !claimed:
+				f.end(lock, "it was released")
+			case is.taken != held.taken:
+				f.end(lock, "it was taken anew")
+			case f.Book.Extend(lock.Resource, held.token, is.until):
+				continue
+			default:
+				delete(f.held, row) // the book says why
+			}
+		}
+		if claimed && is.taken == took[row] {
+			if err := f.grant(ctx, lock, is); err != nil {
+				f.Logger.Warn("cannot seal the grant of a lock in a row, ending its session", "lock", lock.String(), "resource", lock.Resource, "error", err)
+				return fmt.Errorf("%s: %w", lock, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (f *Follower) end(lock adopt.Lock, reason string) {
+	row := nameOf(lock)
+	f.Book.End(lock.Resource, f.held[row].token, reason)
+	delete(f.held, row)
+}
+
+// claim is a claim of a row that lasts.
+type claim struct {
+	taken string    // the transaction that took the row
+	until time.Time // by the clock of this process, not too late
+}
+
+// read returns the claims that last.
+func (f *Follower) read(ctx context.Context) (map[string]claim, error) {
+	const readSQL = `SELECT r.name, r.taken_in::pg_catalog.text, 1000000 * EXTRACT(epoch FROM r.until - pg_catalog.clock_timestamp())
+ FROM wirefence.row_claims AS r WHERE r.name = ANY ($1) AND r.until > pg_catalog.clock_timestamp()`
+	asked := time.Now()
+	rows, err := f.Pool.Query(ctx, readSQL, f.Names())
+	if err != nil {
+		return nil, fmt.Errorf("read the claims of rows: %w", err)
+	}
+	all := map[string]claim{}
+	var row string
+	var c claim
+	var left float64
+	_, err = pgx.ForEachRow(rows, []any{&row, &c.taken, &left}, func() error {
+		c.until = asked.Add(time.Duration(min(left, farMicroseconds)) * time.Microsecond)
+		all[row] = c
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the claims of rows: %w", err)
+	}
+	return all, nil
+}
+
+// farMicroseconds is a century: a claim may end at infinity.
+const farMicroseconds = 100 * 365 * 24 * 3600 * 1e6
+
+// grant seals a grant, and begins its lease. A lock that was released meanwhile is no error.
+func (f *Follower) grant(ctx context.Context, lock adopt.Lock, is claim) error {
+	row := nameOf(lock)
+	token, err := seal.Lock{Pool: f.Pool, Still: "wirefence.claim_stands($5, $6)", Args: []any{row, is.taken}}.Count(ctx, f.Sealers, lock.Resource, f.Holder)
+	switch {
+	case errors.Is(err, seal.ErrGone):
+		f.Logger.Info("a lock in a row was released while its grant was sealed", "lock", lock.String(), "resource", lock.Resource)
+		return nil
+	case err != nil:
+		return err
+	}
+	if f.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: fence.SourcePostgres, Holder: f.Holder, From: lock.String(), Until: is.until}) {
+		f.held[row] = lease{token, is.taken}
+		f.Logger.Debug("adopted a lock in a row", "lock", lock.String(), "resource", lock.Resource, "token", token)
+	}
+	return nil
+}
