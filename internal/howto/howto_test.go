@@ -41,6 +41,7 @@ var guides = []guide{
 	{page: "howto/leader.md"},
 	{page: "howto/redis-lock.md", redis: true},
 	{page: "howto/advisory-lock.md"},
+	{page: "howto/lock-table.md"},
 	{page: "howto/rails.md"},
 	{page: "howto/spring.md", builds: javaClient},
 	{page: "howto/go.md", builds: goProgram},
