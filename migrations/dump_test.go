@@ -129,7 +129,7 @@ const toBeDumped = `
 	CREATE TABLE public.altered (dropped int, id int PRIMARY KEY, claim bigint);
 	INSERT INTO public.altered VALUES (1, 17, 5);
 	ALTER TABLE public.altered DROP dropped;
-	SELECT wirefence.declare_rows('job', '"an app".jobs', '{tenant,id}', 'claim', 'claim > 0'), wirefence.declare_rows('altered', 'public.altered', '{id}', 'claim', 'claim > 0');
+	SELECT wirefence.declare_rows('job', '"an app".jobs', '{tenant,id}', 'claim', 'claim > 0', until => 'timestamp ''2040-01-01'' + id * interval ''1 s'''), wirefence.declare_rows('altered', 'public.altered', '{id}', 'claim', 'claim > 0');
 	CREATE TABLE public.results (id int);
 	SELECT wirefence.protect('public.results', 'altered({id})')`
 
@@ -247,6 +247,10 @@ func wantRows(t *testing.T, db database) {
 	}
 	if got := column[string](t, db.as(t, "issuer"), "SELECT concat_ws(': ', class, fault) FROM wirefence.rows() ORDER BY 1"); !slices.Equal(got, []string{"altered", "job"}) {
 		t.Errorf("classes and their faults: %q", got)
+	}
+	mustExec(t, app, `UPDATE "an app".jobs SET claim = claim`)
+	if got := look[string](t, db, "SELECT string_agg(name, ' ') FROM wirefence.row_claims"); got != "job(a%3Ab:17)" {
+		t.Errorf("claims of %q are recorded", got)
 	}
 	mustExec(t, app, "SET wirefence.token = 'altered(17)=5'; INSERT INTO results VALUES (17)")
 	mustExec(t, app, "RESET wirefence.token; SELECT wirefence.declare_rows('altered', 'public.altered', '{id}', 'claim', 'claim > 0')")
