@@ -227,14 +227,14 @@ func (c *conn) lookAtLocks(claims []string) {
 	var failed *wire.Error
 	if c.locks != nil {
 		if err := c.locks.Look(); err != nil {
-			failed = &wire.Error{Code: "57P01", Message: "terminating connection: the grant of an advisory lock could not be recorded", Detail: err.Error(),
-				Hint: "The lock is free again. Connect, and take it anew."}
+			failed = &wire.Error{Code: "57P01", Message: "terminating connection: its advisory locks could not be followed", Detail: err.Error(),
+				Hint: "They are free again. Connect, and take what you need anew."}
 		}
 	}
 	if len(claims) > 0 && failed == nil {
 		if err := c.server.options.Rows.Look(claims); err != nil {
-			failed = &wire.Error{Code: "57P01", Message: "terminating connection: the grant of a lock in a row could not be recorded", Detail: err.Error(),
-				Hint: "The row may say that this process has the lock. It counts for nothing: take it anew once its time has passed."}
+			failed = &wire.Error{Code: "57P01", Message: "terminating connection: its lock in a row could not be followed", Detail: err.Error(),
+				Hint: "The row may say that this process has the lock. That counts for nothing: take it anew once its time has passed."}
 		}
 	}
 	c.withCore(func(core *session.Session) {
