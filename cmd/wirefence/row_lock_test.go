@@ -96,6 +96,8 @@ func TestALockInARowIsFenced(t *testing.T) {
 		_, err := b.work.Exec(t.Context(), intoOrders)
 		return stack.State(err) == "WF002"
 	})
+	a.gets(t, "", a.lock, "INSERT INTO shedlock VALUES ('nightly', 'infinity', now(), 'host')")
+	a.gets(t, "", a.work, intoOrders)
 }
 
 // A leader that stalls is refused once its time has passed and another has the lock, and a leader whose

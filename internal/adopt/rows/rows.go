@@ -185,7 +185,8 @@ type claim struct {
 
 // read returns the claims that last.
 func (f *Follower) read(ctx context.Context) (map[string]claim, error) {
-	const readSQL = `SELECT r.name, r.taken_in::pg_catalog.text, 1000000 * EXTRACT(epoch FROM r.until - pg_catalog.clock_timestamp())
+	// A claim may end at infinity.
+	const readSQL = `SELECT r.name, r.taken_in::pg_catalog.text, 1000000 * EXTRACT(epoch FROM LEAST(r.until, pg_catalog.clock_timestamp() + '100 years') - pg_catalog.clock_timestamp())
  FROM wirefence.row_claims AS r WHERE r.name = ANY ($1) AND r.until > pg_catalog.clock_timestamp()`
 	asked := time.Now()
 	rows, err := f.Pool.Query(ctx, readSQL, f.Names())
@@ -197,7 +198,7 @@ func (f *Follower) read(ctx context.Context) (map[string]claim, error) {
 	var c claim
 	var left float64
 	_, err = pgx.ForEachRow(rows, []any{&row, &c.taken, &left}, func() error {
-		c.until = asked.Add(time.Duration(min(left, farMicroseconds)) * time.Microsecond)
+		c.until = asked.Add(time.Duration(left) * time.Microsecond)
 		all[row] = c
 		return nil
 	})
@@ -206,9 +207,6 @@ func (f *Follower) read(ctx context.Context) (map[string]claim, error) {
 	}
 	return all, nil
 }
-
-// farMicroseconds is a century: a claim may end at infinity.
-const farMicroseconds = 100 * 365 * 24 * 3600 * 1e6
 
 // grant seals a grant, and begins its lease. A lock that was released meanwhile is no error.
 func (f *Follower) grant(ctx context.Context, lock adopt.Lock, is claim) error {
