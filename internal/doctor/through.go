@@ -39,7 +39,7 @@ func checkCarriers(ctx context.Context, in *Input) (all []Finding, err error) {
 		if err != nil {
 			return all, err
 		}
-		lasts[way.name] = !slices.ContainsFunc(found, func(f Finding) bool { return f.Grade != OK })
+		lasts[way.name] = slices.ContainsFunc(found, func(f Finding) bool { return f.Grade == OK })
 	}
 	return append(all, advise(lasts)...), nil
 }
@@ -257,11 +257,11 @@ func judgeNames(wrong map[string]string, counts bool) (found []Finding) {
 			found = append(found, Finding{Grade: g, Says: fmt.Sprintf("%s: %q", c.says, got), Means: c.means, Remedy: []string{c.remedy}})
 		}
 	}
-	if len(found) > 0 {
+	if _, alike := wrong[sameName]; len(found) > 1 || len(found) == 1 && !alike {
 		return found
 	}
 	if counts {
-		return finding.Fine("each client keeps its application_name, and a fence there counts")
+		return append(found, finding.Fine("each client keeps its application_name, and a fence there counts")...)
 	}
-	return differs("each client keeps its application_name, and a fence there doesn't count", "A session whose name carries a fence is as one without.", "wirefence carry-name on --reason WHY, if clients need it; then wirefence lock --carry name")
+	return append(found, differs("each client keeps its application_name, and a fence there doesn't count", "A session whose name carries a fence is as one without.", "wirefence carry-name on --reason WHY, if clients need it; then wirefence lock --carry name")...)
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/lockclient/finding"
 )
@@ -40,7 +41,7 @@ func trySessionLock(ctx context.Context, in *Input) ([]Finding, error) {
 		return []Finding{{Grade: Warning, Says: "a session's advisory lock that one client takes another has, too", Means: "Both work under it, and either can release it.",
 			Remedy: []string{useLease}}}, nil
 	case lost:
-		return differs("a session's advisory lock is lost", "A client works without the lock that it has taken.", useLease), nil
+		return differs("a session's advisory lock doesn't last for its client", "A client works without the lock that it has taken.", useLease), nil
 	}
 	return finding.Fine("a session's advisory lock lasts for its client's session"), nil
 }
@@ -96,7 +97,9 @@ func (in *Input) twoClients(ctx context.Context, take func(*pgx.Conn) error, has
 	if err != nil {
 		return false, false, err
 	}
-	if err := take(conn); err != nil {
+	if err := take(conn); errors.As(err, new(*pgconn.PgError)) {
+		return false, true, nil // a pooler may refuse what it can't keep
+	} else if err != nil {
 		return false, false, err
 	}
 	leaks, lost, err = inTurn(conn, plain, has)
