@@ -104,8 +104,15 @@ func TestPasswordsThatChange(t *testing.T) {
 			t.Parallel()
 			r := startRotating(t)
 			settings := append(append(issuer(r.url), "WIREFENCE_TTL=6s", "PGUSER=nobody"), c.settings(r)...)
-			p := startProxy(t, r.url, append(settings, "WIREFENCE_LEASE=sidecar")...)
+			// It asks its server for the role, with its own login.
+			upstream := fmt.Sprintf("WIREFENCE_UPSTREAM=postgres://127.0.0.1:%d/?sslmode=disable&target_session_attrs=read-write", r.admin.Config().Port)
+			p := startProxy(t, r.url, append(settings, "WIREFENCE_LEASE=sidecar", upstream)...)
 			p.stderr.Await(t, "holding the lease")
+			through, err := pgx.ParseConfig(p.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			listen := fmt.Sprintf("WIREFENCE_LISTEN=127.0.0.1:%d", through.Port)
 			locked := start(t, settings, "lock", "job", "--", "sh", "-c", "echo begun; exec sleep 100")
 			locked.stdout.Await(t, "begun")
 			leases := []string{"sidecar", "job"}
@@ -126,6 +133,9 @@ func TestPasswordsThatChange(t *testing.T) {
 				}
 				wirefence(t, settings, "lock", "another", "--", "true").expect(t, 0)
 				wirefence(t, settings, "status").expect(t, 0)
+				wirefence(t, append(settings, upstream, listen, "WIREFENCE_ADMIN_LISTEN="+p.admin), "doctor").
+					says(t, "a session through the proxy at", "WIREFENCE_UPSTREAM leads to the database")
+				stack.Exec(t, p.url, "CREATE TABLE round"+fmt.Sprint(r.round)+" ()")
 				for _, resource := range leases {
 					stack.Eventually(t, "a renewal of "+resource, func() bool { return r.expiry(t, resource).After(before[resource]) })
 				}
