@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/internal/api"
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/doctor"
 	"github.com/wirefence/wirefence/migrations"
 	"github.com/wirefence/wirefence/proxy"
@@ -64,7 +65,9 @@ func (cfg proxySettings) withoutSecrets() map[string]string {
 				text = strings.TrimSpace(text + " " + withoutPassword(each))
 			}
 		default:
-			if mayBeFile(f) {
+			if f.Tag.Get("type") == "command" && text != "" {
+				text = "(set)" // it may have a password in it
+			} else if mayBeFile(f) {
 				text = withoutPassword(text)
 			}
 		}
@@ -78,7 +81,7 @@ var secretParameter = regexp.MustCompile(`(?i)pass|secret|token`)
 // withoutPassword removes the password from a connection string. One that can't be parsed
 // may have it anywhere, and becomes "(set)".
 func withoutPassword(text string) string {
-	if text == "" {
+	if text, _ = connstring.Cut(text); text == "" {
 		return ""
 	}
 	scheme, rest, found := strings.Cut(text, "://")
@@ -122,7 +125,7 @@ func cutLast(text, separator string) (before, after string, found bool) {
 // examine examines what the proxy's settings name, as `wirefence doctor` does.
 func (cfg proxySettings) examine(ctx context.Context) ([]doctor.Result, error) {
 	settings := doctorSettings{
-		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, ResourceSettings: ResourceSettings{IssuerSettings: IssuerSettings{cfg.DatabaseURL}}, Upstream: cfg.Upstream, Witness: cfg.WitnessURL, Listen: cfg.Listen,
+		StoreSettings: cfg.StoreSettings, SealSettings: cfg.SealSettings, ResourceSettings: ResourceSettings{IssuerSettings: IssuerSettings{DatabaseURL: cfg.DatabaseURL}}, Upstream: cfg.Upstream, Witness: cfg.WitnessURL, Listen: cfg.Listen,
 		AdminListen: cfg.AdminListen, MaxConnections: cfg.MaxConnections, Lease: cfg.LeaseOf, LeaseFrom: cfg.LeaseFrom, Kubernetes: cfg.Kubernetes, TTL: cfg.TTL, Timeout: 10 * time.Second,
 	}
 	in, closeAll, err := settings.input(ctx)

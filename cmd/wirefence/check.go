@@ -19,8 +19,9 @@ import (
 const exitRefused = 10
 
 type checkSettings struct {
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the database in which grants are recorded; any role may check (required)"`
-	Timeout     time.Duration `env:"--timeout" envDefault:"10s" range:"1ms.." help:"time that the database has to answer"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"connection string of the database in which grants are recorded; any role may check (required)"`
+	PasswordSettings
+	Timeout time.Duration `env:"--timeout" envDefault:"10s" range:"1ms.." help:"time that the database has to answer"`
 	OutputSettings
 }
 

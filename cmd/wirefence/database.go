@@ -68,7 +68,8 @@ func connectBy(ctx context.Context, setting, url string, edits ...func(*pgx.Conn
 
 // IssuerSettings name the database of a command that works as the issuer's role.
 type IssuerSettings struct {
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required)"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"connection string of the issuer's role (required)"`
+	PasswordSettings
 }
 
 // onSchema connects to the database, which must have a schema that this binary works with.
@@ -134,8 +135,9 @@ func closeConn(conn *pgx.Conn) {
 // OwnerSettings are the settings of commands that change the schema or a table. They need
 // another role than the proxy's, since its rights can change tokens and guards.
 type OwnerSettings struct {
-	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"yes" help:"connection string of the owning role, which may create the schema, or owns the table; without it, ~WIREFENCE_DATABASE_URL~. Don't give it to the proxy: a member of ~wirefence_owner~ can change tokens and guards"`
-	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"the same if WIREFENCE_OWNER_URL is not set"`
+	OwnerURL    string `env:"WIREFENCE_OWNER_URL" group:"Connections" file:"anew" help:"connection string of the owning role, which may create the schema, or owns the table; without it, ~WIREFENCE_DATABASE_URL~. Don't give it to the proxy: a member of ~wirefence_owner~ can change tokens and guards"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"the same if WIREFENCE_OWNER_URL is not set"`
+	PasswordSettings
 }
 
 // TableSettings are those of every command of a table's owner.
@@ -205,7 +207,7 @@ type node struct {
 // onNodes calls do with the database and, if each node of Citus has the tokens, with the same one on
 // the others. It is told which of those can't be used.
 func onNodes(ctx context.Context, url string, do func(all []node, failed error) error) error {
-	return IssuerSettings{url}.onSchema(ctx, func(conn *pgx.Conn) error {
+	return IssuerSettings{DatabaseURL: url}.onSchema(ctx, func(conn *pgx.Conn) error {
 		others, err := otherNodes(ctx, conn)
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 )
 
 // The doctor tries the ways to carry a fence through PgBouncer, and finds what each mode and setting
-// does to them. Before its version 1.22 a client without a name gets another's.
+// does to them, and to locks. Before its version 1.22 a client without a name gets another's.
 func TestDoctorThroughAPooler(t *testing.T) {
 	stack.NeedsMore(t, "PgBouncer")
 	t.Parallel()
@@ -31,6 +31,14 @@ func TestDoctorThroughAPooler(t *testing.T) {
 		nameless   = "a client without application_name gets another's"
 		keptOff    = "each client keeps its application_name, and a fence there doesn't count"
 		keptCounts = "each client keeps its application_name, and a fence there counts"
+		held       = "a session's advisory lock lasts for its client's session"
+		shared     = "a session's advisory lock that one client takes another has, too"
+		lost       = "a session's advisory lock doesn't last for its client"
+		heldLocal  = "a transaction's advisory lock lasts for its transaction"
+		listens    = "LISTEN lasts"
+		deaf       = "LISTEN doesn't last"
+		anyLock    = "for a lock: a session's or a transaction's advisory lock, or leases of Wirefence"
+		localLock  = "for a lock: a transaction's advisory lock, or leases of Wirefence"
 	)
 	through := func(mode string, settings map[string]string) string {
 		b := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
@@ -39,17 +47,20 @@ func TestDoctorThroughAPooler(t *testing.T) {
 	}
 	strict := map[string]string{"ignore_startup_parameters": "extra_float_digits"}
 	withHost := map[string]string{"application_name_add_host": "1"}
+	stack.Exec(t, url, "CREATE ROLE lockless LOGIN", "REVOKE EXECUTE ON FUNCTION pg_catalog.pg_try_advisory_lock(bigint) FROM PUBLIC")
 	for _, c := range []struct {
 		name, url string
 		counts    bool
 		says      []string
 	}{
-		{"direct", url, false, []string{comments, local, "the startup parameter options lasts", lasts, keptOff}},
-		{"transaction", through("transaction", strict), false, []string{comments, local, refused, leaks, nameless}},
-		{"transaction, options ignored", through("transaction", nil), true, []string{comments, local, dropped, leaks, nameless}},
-		{"session", through("session", strict), true, []string{comments, local, refused, lasts, keptCounts}},
-		{"statement", through("statement", strict), false, []string{comments, "SET LOCAL doesn't last", refused, leaks}},
-		{"session, names with an address", through("session", withHost), true, []string{comments, local, dropped, lasts, keptCounts}},
+		{"direct", url, false, []string{comments, local, "the startup parameter options lasts", lasts, keptOff, held, heldLocal, listens, "use for a fence: any", anyLock}},
+		{"a lock is refused", strings.Replace(url, "postgres@", "lockless@", 1), false, []string{comments, local, "the startup parameter options lasts", lasts, keptOff, lost, heldLocal, listens, "use for a fence: any", localLock}},
+		{"transaction", through("transaction", strict), false, []string{comments, local, refused, leaks, nameless, shared, heldLocal, deaf, "use for a fence: SET LOCAL in each transaction", localLock}},
+		{"transaction, options ignored", through("transaction", nil), true, []string{comments, local, dropped, leaks, nameless, shared, heldLocal, deaf, "use for a fence: SET LOCAL in each transaction", localLock}},
+		{"session", through("session", strict), true, []string{comments, local, refused, lasts, keptCounts, held, heldLocal, listens, "or wirefence lock --carry name", anyLock}},
+		{"statement", through("statement", strict), false, []string{comments, "SET LOCAL doesn't last", refused, leaks, nameless, shared, "a transaction's advisory lock doesn't last", deaf, "use for a fence: a comment in each statement", "for a lock: leases of Wirefence"}},
+		{"transaction, settings reset", through("transaction", map[string]string{"server_reset_query": "DISCARD ALL", "server_reset_query_always": "1"}), false, []string{comments, local, dropped, "SET sets nothing that lasts", keptOff, lost, heldLocal, deaf, "use for a fence: SET LOCAL in each transaction", localLock}},
+		{"session, names with an address", through("session", withHost), true, []string{comments, local, dropped, lasts, keptCounts, held, heldLocal, listens, "or wirefence lock --carry name", anyLock}},
 	} {
 		stack.Exec(t, url, fmt.Sprintf("SELECT wirefence.set_carry_name(%v, 'a test')", c.counts))
 		r := wirefence(t, issuer(url), "doctor", "--through", c.url)

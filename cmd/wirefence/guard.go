@@ -14,9 +14,10 @@ import (
 )
 
 type guardSettings struct {
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the database in which grants are recorded; any role may check (required)"`
-	Timeout     time.Duration `env:"--timeout" envDefault:"0s" range:"0.." help:"time that the command may run before it is ended; 0: until a handoff has waited for preempt_after"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is ended; at most a second if the check is lost"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"connection string of the database in which grants are recorded; any role may check (required)"`
+	PasswordSettings
+	Timeout   time.Duration `env:"--timeout" envDefault:"0s" range:"0.." help:"time that the command may run before it is ended; 0: until a handoff has waited for preempt_after"`
+	TermGrace time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is ended; at most a second if the check is lost"`
 }
 
 // exitTimedOut is that of timeout(1).

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -280,26 +279,15 @@ func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client
 // SealSettings name the databases in which grants are sealed besides the one of
 // WIREFENCE_DATABASE_URL, which is each command's own.
 type SealSettings struct {
-	SealURLs connectionStrings `env:"WIREFENCE_SEAL_URLS" flag:"seal" group:"Leases" type:"url..." file:"yes" help:"connection strings of the issuer's roles in [further databases](several-databases.md) that the holder writes to, separated by spaces: a grant counts only if it is sealed in all of them, and in the database of ~WIREFENCE_DATABASE_URL~. The flag may be given several times"`
+	SealURLs connectionStrings `env:"WIREFENCE_SEAL_URLS" flag:"seal" group:"Leases" type:"url..." file:"anew" help:"connection strings of the issuer's roles in [further databases](several-databases.md) that the holder writes to, separated by spaces: a grant counts only if it is sealed in all of them, and in the database of ~WIREFENCE_DATABASE_URL~. The flag may be given several times"`
 }
 
-// connectionStrings are several connection strings. A URL may have commas, between its hosts, so
-// the next one begins where its scheme does.
+// connectionStrings are several connection strings.
 type connectionStrings []string
 
-var nextURL = regexp.MustCompile(`[\s,]+postgres(ql)?://`)
-
-// UnmarshalText splits a text. What isn't a connection string is refused where it is used.
+// UnmarshalText splits a text.
 func (all *connectionStrings) UnmarshalText(text []byte) error {
-	rest := strings.TrimSpace(string(text))
-	for rest != "" {
-		end := len(rest)
-		if at := nextURL.FindStringIndex(rest); at != nil {
-			end = at[0]
-		}
-		*all = append(*all, rest[:end])
-		rest = strings.TrimLeft(rest[end:], " \t\r\n,")
-	}
+	*all = connstring.Split(string(text))
 	return nil
 }
 

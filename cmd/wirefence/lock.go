@@ -19,12 +19,13 @@ import (
 
 type lockSettings struct {
 	LeaseSettings
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
-	Carry       string        `env:"WIREFENCE_CARRY" group:"Fencing" oneof:"listener|options|name" envDefault:"listener" help:"how the command's sessions carry the fence: ~listener~: by ~PGHOST~ they pass a [listener](holding.md#how-the-fence-is-carried) of ~wirefence lock~, which stamps each with it; ~options~: in ~PGOPTIONS~ alone; ~name~: in ~PGAPPNAME~ alone, behind a [pooler](poolers.md#a-fence-in-application_name) that refuses ~PGOPTIONS~"`
-	Wait        time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; ~0s~ tries once"`
-	TermGrace   time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is [ended](holding.md#wirefence-lock); less if the lease ends earlier"`
-	LogLevel    string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"~debug~, ~info~, ~warn~ or ~error~"`
-	LogFormat   string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"~text~, ~json~, or ~auto~: text on a terminal, otherwise JSON"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"connection string of the issuer's role, to seal the grant, and for the lease if no other store is named"`
+	PasswordSettings
+	Carry     string        `env:"WIREFENCE_CARRY" group:"Fencing" oneof:"listener|options|name" envDefault:"listener" help:"how the command's sessions carry the fence: ~listener~: by ~PGHOST~ they pass a [listener](holding.md#how-the-fence-is-carried) of ~wirefence lock~, which stamps each with it; ~options~: in ~PGOPTIONS~ alone; ~name~: in ~PGAPPNAME~ alone, behind a [pooler](poolers.md#a-fence-in-application_name) that refuses ~PGOPTIONS~"`
+	Wait      time.Duration `env:"WIREFENCE_WAIT" group:"Leases" envDefault:"0s" range:"0.." help:"time to wait for the lease, and for a store or a database that is down; ~0s~ tries once"`
+	TermGrace time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL when the command is [ended](holding.md#wirefence-lock); less if the lease ends earlier"`
+	LogLevel  string        `env:"WIREFENCE_LOG_LEVEL" group:"Observability" type:"debug|info|warn|error" envDefault:"warn" help:"~debug~, ~info~, ~warn~ or ~error~"`
+	LogFormat string        `env:"WIREFENCE_LOG_FORMAT" group:"Observability" type:"text|json|auto" envDefault:"auto" help:"~text~, ~json~, or ~auto~: text on a terminal, otherwise JSON"`
 }
 
 func lockCommand() *cobra.Command {
@@ -90,6 +91,7 @@ func splitLocked(c *cobra.Command, args []string) (resource string, command []st
 
 func runLocked(ctx context.Context, cfg lockSettings, resource fence.Resource, command []string) error {
 	options := inForeground(cfg.TermGrace)
+	options.OnlyChild = cfg.PasswordCommand == "" // which is another child
 	options.Wanted, options.Env, options.ByName = ctx, os.Environ(), cfg.Carry == "name"
 	carrier, err := newCarrier(cfg, options.Env)
 	if err != nil {

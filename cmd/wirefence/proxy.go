@@ -26,6 +26,7 @@ type proxySettings struct {
 	AdoptSettings
 	TLS TLSSettings
 	ServerSettings
+	PasswordSettings
 	WitnessURL         string        `env:"WIREFENCE_WITNESS" group:"Fencing" type:"url" file:"yes" help:"[who says which server leads](../failover.md#a-witness): ~patroni://host1:8008,host2:8008?bound=10s~, ~etcd://host1,host2/service/SCOPE/leader~ or ~kubernetes://NAMESPACE/LEASE~. Sessions with a fence end on a server that it has not confirmed as the leader within the bound"`
 	AdminListen        string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"address of ~/livez~, ~/readyz~, ~/metrics~, and [leases over HTTP](api.md) at ~/v1~; ~fd:NAME~ for a socket that systemd passes; ~off~ for none"`
 	APIListen          []string      `env:"WIREFENCE_API_LISTEN" group:"Connections" type:"address,..." help:"addresses of a [listener for applications](api.md#a-listener-for-applications), separated by commas: ~host:port~, ~unix:/dir/api.sock~, ~unix:@name~, ~fd:NAME~. It serves leases but no operators' requests"`
@@ -50,7 +51,7 @@ type ServerSettings struct {
 	TCPKeepalive             time.Duration `env:"WIREFENCE_TCP_KEEPALIVE" group:"Limits and timeouts" envDefault:"60s" range:"0|1s..9h" help:"idle time after which the system probes a connection of either side; a dead peer is noticed after twice the time. ~0~ sends no probes"`
 	TCPUserTimeout           time.Duration `env:"WIREFENCE_TCP_USER_TIMEOUT" group:"Limits and timeouts" envDefault:"0s" range:"0|1ms..596h" help:"time that sent bytes may stay unacknowledged; ~0~: the system's default, about 15 minutes. Above ~0~ it also ends connections whose peer is alive but reads nothing for that time. Linux only"`
 	Upstream                 string        `env:"WIREFENCE_UPSTREAM" group:"Connections" type:"url" file:"yes" help:"PostgreSQL servers, tried in order, in libpq's syntax: ~postgres://host1,host2/?sslmode=verify-full~. Without user and password, which clients send ([parameters](#the-upstream)) (required)"`
-	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of [the proxy's own role](#the-proxys-own-connection), to verify the schema, to ask for takeovers, and to seal leases"`
+	DatabaseURL              string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"connection string of [the proxy's own role](#the-proxys-own-connection), to verify the schema, to ask for takeovers, and to seal leases"`
 	TLS                      proxy.TLS
 	AuthFile                 string               `env:"WIREFENCE_AUTH_FILE" group:"TLS and authentication" help:"user file in PgBouncer's format: the proxy authenticates clients by SCRAM-SHA-256 itself ([more](../howto/tls.md#passwords-and-channel-binding)); by default servers do"`
 	AuthQuery                string               `env:"WIREFENCE_AUTH_QUERY" group:"TLS and authentication" type:"sql" help:"SQL query that gets a user's name as ~$1~ and returns the name and the SCRAM secret, run at ~WIREFENCE_DATABASE_URL~ for users that aren't in the file"`

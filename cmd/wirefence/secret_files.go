@@ -1,15 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"os"
 	"reflect"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/manual"
 )
 
@@ -26,61 +24,48 @@ func addFileFlag(c *cobra.Command, f reflect.StructField) {
 }
 
 // readFile puts what a file holds in the place of the variable. Flags win over variables,
-// whichever of the two forms they have; both forms at once contradict each other.
-func readFile(c *cobra.Command, f reflect.StructField, values map[string]string) error {
+// whichever of the two forms they have; both forms at once contradict each other. It returns
+// the file's name, "" for none.
+func readFile(c *cobra.Command, f reflect.StructField, values map[string]string) (string, error) {
 	name, flag := variable(f), flagOnly+flagName(f)
 	given, file := c.Flags().Changed(flagName(f)), c.Flags().Changed(flagName(f)+"-file")
 	path, from := values[name+"_FILE"], name+"_FILE"
 	switch {
 	case given && file:
-		return fmt.Errorf("%s and %s-file are both given: give one", flag, flag)
+		return "", fmt.Errorf("%s and %s-file are both given: give one", flag, flag)
 	case given:
-		return nil
+		return "", nil
 	case file:
 		path, from = c.Flags().Lookup(flagName(f)+"-file").Value.String(), flag+"-file"
 	case path == "":
-		return nil
+		return "", nil
 	case values[name] != "":
-		return fmt.Errorf("%s and %s are both set: set one", name, from)
+		return "", fmt.Errorf("%s and %s are both set: set one", name, from)
 	}
-	text, err := readSecret(c.Context(), path)
+	text, err := connstring.ReadFile(c.Context(), path)
 	if err != nil {
-		return fmt.Errorf("%s: %w", from, err)
+		return "", fmt.Errorf("%s: %w", from, err)
 	}
-	values[name] = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
-	switch {
-	case values[name] == "":
-		return fmt.Errorf("%s: %s is empty", from, path)
-	case strings.ContainsAny(values[name], "\n\x00"):
-		return fmt.Errorf("%s: %s has more than one line", from, path)
-	}
-	return nil
+	values[name] = text
+	return path, nil
 }
 
-// mostSecret is more than any setting is long, in bytes.
-const mostSecret = 64 << 10
+// renew lets a connection string of Wirefence's own, or each of several, take its user and
+// password anew for each connection: from the file that held it, and from a command.
+func renew(value reflect.Value, file, command string) {
+	if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+		file = "" // a pipe is read once
+	}
+	if value.Kind() == reflect.String {
+		value.SetString(connstring.Origin{File: file, Command: command}.Of(value.String()))
+		return
+	}
+	for i := range value.Len() {
+		value.Index(i).SetString(connstring.Origin{File: file, Entry: i, Command: command}.Of(value.Index(i).String()))
+	}
+}
 
-// readSecret reads a file until the context ends: a named pipe can be without a writer.
-func readSecret(ctx context.Context, path string) ([]byte, error) {
-	var text []byte
-	var err error
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		var file *os.File
-		if file, err = os.Open(path); err != nil {
-			return
-		}
-		defer file.Close()
-		text, err = io.ReadAll(io.LimitReader(file, mostSecret+1))
-	}()
-	select {
-	case <-over:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("read %s: %w", path, context.Cause(ctx))
-	}
-	if len(text) > mostSecret {
-		return nil, fmt.Errorf("%s has more than %d bytes, and holds no setting", path, mostSecret)
-	}
-	return text, err
+// PasswordSettings are those of commands that connect as a role of Wirefence's own.
+type PasswordSettings struct {
+	PasswordCommand string `env:"WIREFENCE_PASSWORD_COMMAND" group:"Connections" type:"command" help:"shell command that prints the [password](#passwords-that-change) of connection strings without one, run for each new connection"`
 }

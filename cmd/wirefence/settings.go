@@ -34,7 +34,8 @@ import (
 //	group       the heading in the help
 //	short       the flag's one letter
 //	flag        the flag's name, where it isn't the variable's
-//	file        "yes": it may hold a password, and may be read from a file (secret_files.go)
+//	file        "yes": it may hold a password, and may be read from a file (secret_files.go);
+//	            "anew": it is of a role of Wirefence's own, whose password may change
 //
 // A struct within adds its own. An embedded one is filled only if its type is exported.
 
@@ -98,10 +99,11 @@ func readAll[T any](c *cobra.Command) (cfg T, faults []fault) {
 			delete(values, name)
 		}
 	}
+	files, err := map[string]string{}, error(nil)
 	for _, f := range fields[T]() {
 		name := f.Tag.Get("env")
 		if mayBeFile(f) {
-			if err := readFile(c, f, values); err != nil {
+			if files[name], err = readFile(c, f, values); err != nil {
 				faults = append(faults, fault{name, err})
 				delete(values, name)
 				continue
@@ -120,6 +122,11 @@ func readAll[T any](c *cobra.Command) (cfg T, faults []fault) {
 	}
 	if err := env.ParseWithOptions(&cfg, env.Options{Environment: values}); err != nil {
 		faults = append(faults, fault{"", err})
+	}
+	for _, f := range fields[T]() {
+		if f.Tag.Get("file") == "anew" {
+			renew(reflect.ValueOf(&cfg).Elem().FieldByIndex(f.Index), files[f.Tag.Get("env")], values["WIREFENCE_PASSWORD_COMMAND"])
+		}
 	}
 	return cfg, faults
 }

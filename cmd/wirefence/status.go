@@ -22,7 +22,8 @@ import (
 type statusSettings struct {
 	StoreSettings
 	SealSettings
-	DatabaseURL string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of the issuer's role (required, but for --ready)"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"connection string of the issuer's role (required, but for --ready)"`
+	PasswordSettings
 	AdminListen string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"with --ready and --adopted: address of the proxy's admin listener"`
 	TokenFile   string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"with --adopted: file with the proxy's tokens, of which the first one is sent"`
 	Ready       bool          `env:"--ready" help:"ask the proxy on this machine whether it is ready, for health checks: exit status 0 or 1"`
@@ -85,7 +86,7 @@ Exit status:
 }
 
 func (cfg statusSettings) onSchema(ctx context.Context, do func(conn *pgx.Conn) error) error {
-	return IssuerSettings{cfg.DatabaseURL}.onSchema(ctx, do)
+	return IssuerSettings{DatabaseURL: cfg.DatabaseURL}.onSchema(ctx, do)
 }
 
 // readStatus reads one resource, or all for none, from each database that is named, on all nodes of

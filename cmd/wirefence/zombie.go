@@ -19,7 +19,8 @@ import (
 )
 
 type zombieSettings struct {
-	DatabaseURL   string        `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"yes" help:"connection string of a role that may read the watched tables, to the server itself; with REPLICATION it sees all changes (required)"`
+	DatabaseURL string `env:"WIREFENCE_DATABASE_URL" group:"Connections" file:"anew" help:"connection string of a role that may read the watched tables, to the server itself; with REPLICATION it sees all changes (required)"`
+	PasswordSettings
 	Watch         []string      `env:"--watch" type:"table,..." help:"tables in which the runs' changes are watched, as in SQL, with their partitions (required)"`
 	FreezeWhen    string        `env:"--freeze-when" type:"query" help:"freeze the first run when the first column of this query is true"`
 	FreezeAfter   time.Duration `env:"--freeze-after" envDefault:"0s" range:"0.." help:"freeze the first run after this time, or when the query says so, if that is earlier; 0: when the query says so"`

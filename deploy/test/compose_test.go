@@ -49,6 +49,9 @@ func composeMisses(text string) (m misses) {
 		check := project.Services[name].HealthCheck
 		m.want(check != nil && !check.Disable && slices.Contains(check.Test, command), "%s has no health check of its own", name)
 	}
+	for name, service := range project.Services {
+		m.want(service.Build == nil || service.PullPolicy == types.PullPolicyNever, "%s may run an image of a registry instead of one that is built here", name)
+	}
 	for _, w := range []struct{ who, whom, until string }{
 		{"migrate", "postgres", types.ServiceConditionHealthy},
 		{"proxy", "postgres", types.ServiceConditionHealthy},

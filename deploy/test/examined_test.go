@@ -82,6 +82,7 @@ var faults = map[string][]struct{ old, replacement, noticed string }{
 		{"      WIREFENCE_REDIS_URL: redis://redis:6379/0\n", "", "keep their leases in another store"},
 		{":/admin-tokens:ro", ":/tokens:ro", "proxy has no /admin-tokens"},
 		{":/admin-tokens:ro", ":/admin-tokens", "proxy has no /admin-tokens"},
+		{"    pull_policy: never\n    profiles", "    profiles", "tools may run an image of a registry"},
 		{"profiles: [tools]", "profiles: []", "tools is started with the others"},
 		{"      target: tools\n", "", "tools is not built from the stage tools"},
 		{"PGHOST: proxy", "PGHOST: postgres", "psql bypasses the proxy"},

@@ -28,11 +28,15 @@ import (
 
 // Pool reads a connection string for a pool, and libpq's variables for what it doesn't say. An error is the settings', not
 // the server's, and quotes nothing of the connection string. The files that this names, such as passfile, are read again
-// for each new connection. Sessions speak UTF-8, as Go does, whatever client_encoding is.
+// for each new connection, and so is its Origin. Sessions speak UTF-8, as Go does, whatever client_encoding is.
 func Pool(text string) (*pgxpool.Config, error) {
-	s, err := Parse(text)
+	bare, origin := Cut(text)
+	s, err := Parse(bare)
 	if err != nil {
 		return nil, err
+	}
+	if s["password"] != "" {
+		origin.Command = ""
 	}
 	if err = cmp.Or(s.complete(), s.Check()); err != nil {
 		return nil, err
@@ -41,6 +45,7 @@ func Pool(text string) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	origin.renew(cfg.ConnConfig)
 	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		now, err := Conn(text)
 		if err == nil {
@@ -208,11 +213,12 @@ func (s Settings) String() string {
 
 // At returns a connection string that differs from a valid one in the server alone, which is given as host:port.
 func At(text, address string) string {
-	s, err := Parse(text)
+	bare, origin := Cut(text)
+	s, err := Parse(bare)
 	if err != nil {
 		return text
 	}
 	delete(s, "hostaddr")
 	s["host"], s["port"], _ = net.SplitHostPort(address)
-	return s.String()
+	return origin.Of(s.String())
 }

@@ -74,6 +74,6 @@ func sessionAs(address string, as *pgx.ConnConfig) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.User, cfg.Password, cfg.Database = as.User, as.Password, as.Database
+	cfg.User, cfg.Password, cfg.Database, cfg.AfterNetConnect = as.User, as.Password, as.Database, as.AfterNetConnect
 	return cfg, nil
 }

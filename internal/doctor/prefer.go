@@ -25,7 +25,8 @@ func preferTLS(cfg *pgx.ConnConfig) {
 		return
 	}
 	cfg.TLSConfig, cfg.Fallbacks = nil, nil
-	cfg.AfterNetConnect = func(ctx context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
+	renew := cfg.AfterNetConnect // of connstring.Origin
+	cfg.AfterNetConnect = func(ctx context.Context, c *pgconn.Config, conn net.Conn) (net.Conn, error) {
 		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 		secured, err := askTLS(ctx, conn, wanted)
 		if !stop() {
@@ -33,6 +34,9 @@ func preferTLS(cfg *pgx.ConnConfig) {
 		}
 		if err != nil {
 			return conn, err
+		}
+		if renew != nil {
+			return renew(ctx, c, secured)
 		}
 		return secured, nil
 	}

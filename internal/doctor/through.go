@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/finding"
 )
 
-// throughChecks try which carriers of a fence survive on the way to the database, through a pooler
+// throughChecks try which carriers of a fence, and which locks, survive on the way to the database, through a pooler
 // for instance: with several clients in turn, a query each, so that they may share its server
 // connections. They carry values that are no fence.
 func (in *Input) throughChecks() []Check {
@@ -27,14 +26,22 @@ func (in *Input) throughChecks() []Check {
 
 // checkCarriers tries one after the other: they share the pooler's server connections.
 func checkCarriers(ctx context.Context, in *Input) (all []Finding, err error) {
-	for _, try := range []func(context.Context, *Input) ([]Finding, error){tryComment, tryLocal, tryOptions, trySession, tryName} {
-		found, err := try(ctx, in)
+	lasts := map[string]bool{}
+	for _, way := range []struct {
+		name string
+		try  func(context.Context, *Input) ([]Finding, error)
+	}{
+		{"comment", tryComment}, {"SET LOCAL", tryLocal}, {"options", tryOptions}, {"SET", trySession}, {"name", tryName},
+		{"session lock", trySessionLock}, {"transaction lock", tryTransactionLock}, {"LISTEN", tryListen},
+	} {
+		found, err := way.try(ctx, in)
 		all = append(all, found...)
 		if err != nil {
 			return all, err
 		}
+		lasts[way.name] = slices.ContainsFunc(found, func(f Finding) bool { return f.Grade == OK })
 	}
-	return all, nil
+	return append(all, advise(lasts)...), nil
 }
 
 //go:embed sql/setting.sql
@@ -146,55 +153,42 @@ func tryOptions(ctx context.Context, in *Input) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return judgeTurns(ctx, conn, plain, "options", "the startup parameter options", nil)
+	leaks, lost, err := inTurn(conn, plain, hasProbe(ctx, "options"))
+	if err != nil {
+		return nil, err
+	}
+	return judgeTurns(leaks, lost, "the startup parameter options"), nil
 }
 
 func trySession(ctx context.Context, in *Input) ([]Finding, error) {
-	var all clients
-	defer func() { all.close(ctx) }()
-	conn, err := all.open(ctx, in, "", "")
+	set := func(value string) func(*pgx.Conn) error {
+		return func(conn *pgx.Conn) error { _, err := conn.Exec(ctx, setSettingSQL, value, false); return err }
+	}
+	leaks, lost, err := in.twoClients(ctx, set("session"), hasProbe(ctx, "session"), set(""))
 	if err != nil {
 		return nil, err
 	}
-	plain, err := all.open(ctx, in, "", "")
-	if err != nil {
-		return nil, err
-	}
-	set := func(conn *pgx.Conn, value string) error {
-		_, err := conn.Exec(ctx, setSettingSQL, value, false)
-		return err
-	}
-	if err := set(conn, "session"); err != nil {
-		return nil, err
-	}
-	// The other client takes back what it may have got, so that nothing stays behind in the pool.
-	return judgeTurns(ctx, conn, plain, "session", "SET", func() error { return set(plain, "") })
+	return judgeTurns(leaks, lost, "SET"), nil
 }
 
-// judgeTurns lets a client whose probe has a value, and one without, read it in turn.
-func judgeTurns(ctx context.Context, conn, plain *pgx.Conn, value, carrier string, reset func() error) ([]Finding, error) {
-	leaks, lost := false, false
-	for range turns {
-		own, err := sees(ctx, conn, probe)
-		other, err2 := sees(ctx, plain, probe)
-		if err := errors.Join(err, err2); err != nil {
-			return nil, err
-		}
-		leaks, lost = leaks || other == value, lost || own != value
+// hasProbe returns what tells whether a client's probe has a value.
+func hasProbe(ctx context.Context, value string) func(*pgx.Conn) (bool, error) {
+	return func(conn *pgx.Conn) (bool, error) {
+		got, err := sees(ctx, conn, probe)
+		return got == value, err
 	}
-	if reset != nil && leaks {
-		if err := reset(); err != nil {
-			return nil, err
-		}
-	}
+}
+
+// judgeTurns judges what two clients saw in turn, of which the first has set its probe.
+func judgeTurns(leaks, lost bool, carrier string) []Finding {
 	switch {
 	case leaks:
 		return []Finding{{Grade: Warning, Says: "what one client sets by " + carrier + " another gets", Means: "A client may write under another's fence.",
-			Remedy: []string{useOther, "let PgBouncer reset it: server_reset_query = RESET wirefence.token, server_reset_query_always = 1"}}}, nil
+			Remedy: []string{useOther, "let PgBouncer reset it: server_reset_query = RESET wirefence.token, server_reset_query_always = 1"}}}
 	case lost:
-		return differs(carrier+" sets nothing that lasts", "Such a fence is lost without a word.", useOther), nil
+		return differs(carrier+" sets nothing that lasts", "Such a fence is lost without a word.", useOther)
 	}
-	return finding.Fine("%s lasts for its client's session", carrier), nil
+	return finding.Fine("%s lasts for its client's session", carrier)
 }
 
 // The names of clients. What stands behind one has the next turn.
@@ -263,11 +257,11 @@ func judgeNames(wrong map[string]string, counts bool) (found []Finding) {
 			found = append(found, Finding{Grade: g, Says: fmt.Sprintf("%s: %q", c.says, got), Means: c.means, Remedy: []string{c.remedy}})
 		}
 	}
-	if len(found) > 0 {
+	if _, alike := wrong[sameName]; len(found) > 1 || len(found) == 1 && !alike {
 		return found
 	}
 	if counts {
-		return finding.Fine("each client keeps its application_name, and a fence there counts")
+		return append(found, finding.Fine("each client keeps its application_name, and a fence there counts")...)
 	}
-	return differs("each client keeps its application_name, and a fence there doesn't count", "A session whose name carries a fence is as one without.", "wirefence carry-name on --reason WHY, if clients need it; then wirefence lock --carry name")
+	return append(found, differs("each client keeps its application_name, and a fence there doesn't count", "A session whose name carries a fence is as one without.", "wirefence carry-name on --reason WHY, if clients need it; then wirefence lock --carry name")...)
 }

@@ -36,6 +36,9 @@ FIRST = {
     "leader go": "howto/go.html",
     "liquibase": "howto/migrations.html",
     "uninstall": "howto/uninstall.html",
+    "neon": "howto/managed-poolers.html",
+    "supabase": "howto/managed-poolers.html",
+    "rds proxy": "howto/managed-poolers.html",
 }
 
 
