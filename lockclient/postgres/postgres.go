@@ -64,7 +64,8 @@ var (
 // New makes a store on a pool, which the caller still owns. The role of the pool must
 // have wirefence_issuer. The store uses a connection for each call in progress, and
 // renewals wait if all connections are busy: give the pool more connections than there
-// are concurrent acquires. Waiters use one further connection, which leaves the pool.
+// are concurrent acquires. Waiters use one further connection, which leaves the pool. A password
+// that changes is the pool's: pgxpool.Config.BeforeConnect sets it for each connection.
 //
 // Options.Sealers of the client are for further databases that the holder writes to: in this
 // one the token is sealed when the store returns it.
