@@ -49,6 +49,8 @@ def shut(sock: socket.socket) -> None:
 class Api:
     """The API of one proxy. It is safe for concurrent use."""
 
+    by_sql = False
+
     def __init__(self, url: str, token: Token, tls: Optional[ssl.SSLContext]) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:

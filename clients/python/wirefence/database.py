@@ -78,6 +78,8 @@ class Session:
     signals neither.
     """
 
+    by_sql = True
+
     def __init__(self, driver: Any, parameters: Dict[str, Any]) -> None:
         self._driver, self._parameters, self._pid = driver, parameters, os.getpid()
         self._idle: List[Any] = []

@@ -53,6 +53,7 @@ class Lease(Fence):
         self.grant_id: str = answer["grant_id"]
         self.ttl: float = answer["ttl_seconds"]
         self.margin: float = self.ttl / 5 if keeping.margin is None else keeping.margin
+        self.by_sql = keeping.api.by_sql
         self.ended = threading.Event()
         """Set when the lease has ended, for whatever cause."""
 
