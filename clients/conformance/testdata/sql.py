@@ -3,6 +3,7 @@ transaction: DATABASE_URL is of an application's role, LEASES_URL of one with wi
 
 import asyncio
 import os
+import sys
 
 import asyncpg
 import django
@@ -114,8 +115,9 @@ def with_django_on_its_own(lease):
         assert cursor.fetchone()
         cursor.execute("INSERT INTO totals (host) VALUES (%s)", ["100%"])
         cursor.executemany("INSERT INTO totals (host) VALUES (%s)", [["one"], ["two"]])
-        for sql in psycopg2.sql.SQL(INSERT), psycopg2.sql.SQL("{}").format(psycopg2.sql.SQL(INSERT)), INSERT.encode():
-            cursor.execute(sql)
+        sql = sys.modules[type(django.db.connection.connection).__module__.partition(".")[0] + ".sql"]
+        for insert in sql.SQL(INSERT), sql.SQL("{}").format(sql.SQL(INSERT)), INSERT.encode():
+            cursor.execute(insert)
 
 
 def with_djangos_transactions(lease):
