@@ -18,9 +18,10 @@ func TestClientsBySQL(t *testing.T) {
 	java := javaTests(t)
 	for _, way := range []string{"direct", "proxy", "pooler"} {
 		for language, command := range map[string][]string{
-			"ruby":   {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
-			"java":   java,
-			"python": {python, "testdata/sql.py"},
+			"ruby":       {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"java":       java,
+			"python":     {python, "testdata/sql.py"},
+			"typescript": {"node", filepath.Join(folder, "sql.js")},
 		} {
 			t.Run(way+"/"+language, func(t *testing.T) {
 				t.Parallel()
