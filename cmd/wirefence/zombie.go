@@ -28,6 +28,7 @@ type zombieSettings struct {
 	Explore       bool          `env:"--explore" help:"try every moment: freeze the first run before each of its messages to PostgreSQL in turn"`
 	Reset         string        `env:"--reset" type:"command" help:"with --explore: command for sh that puts the data back before each play (required with it)"`
 	EndLock       string        `env:"--end-lock" type:"command" help:"with --explore: command for sh that ends the frozen run's lock, instead of --lock-ends-after"`
+	Minimal       string        `env:"--minimal" type:"file" help:"with --explore: write the smallest schedule that ends in a stale write to this file, as a script for bash and psql that needs no Wirefence"`
 	Within        time.Duration `env:"--within" envDefault:"10m" range:"1ms.." help:"longest wait for the moment to freeze, and for the end of each run"`
 	Control       time.Duration `env:"--control" envDefault:"2s" range:"1ms.." help:"time for which the tables are watched for other writers, before and after the play"`
 	TermGrace     time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL for what is left of the runs at the end"`
@@ -101,7 +102,7 @@ func (cfg zombieSettings) validate() error {
 		what string
 	}{
 		{len(cfg.Watch) == 0, "--watch is missing, the tables that the command writes to"},
-		{!cfg.Explore && cfg.Reset+cfg.EndLock != "", "--reset and --end-lock are for --explore"},
+		{!cfg.Explore && cfg.Reset+cfg.EndLock+cfg.Minimal != "", "--reset, --end-lock and --minimal are for --explore"},
 		{cfg.Explore && cfg.Reset == "", "--reset is missing, the command that puts the data back before each play"},
 		{cfg.Explore && (cfg.FreezeWhen != "" || cfg.FreezeAfter > 0 || cfg.SecondFor > 0), "--explore tries every moment of a command that ends by itself: --freeze-when, --freeze-after and --second-for say another"},
 		{cfg.Explore && cfg.EndLock == "" && cfg.LockEndsAfter == 0, "--end-lock is missing, a command that ends the lock, or --lock-ends-after, its time limit"},
@@ -136,8 +137,12 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 	var verdict zombie.Verdict
 	var told answer
 	if cfg.Explore {
-		report, err := zombie.Explore(ctx, conn, zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock})
+		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock}
+		report, err := zombie.Explore(ctx, conn, exploring)
 		if err != nil {
+			return err
+		}
+		if err := cfg.writeMinimal(exploring, report, stderr); err != nil {
 			return err
 		}
 		verdict, told = report.Verdict, answer{report, func(w io.Writer) error { return printExploration(w, report) }}
@@ -152,6 +157,20 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 		return err
 	}
 	return exitAs(map[zombie.Verdict]int{zombie.Stale: exitStale, zombie.Unknown: exitUnknown}[verdict], nil)
+}
+
+// writeMinimal writes the smallest schedule as a script, if there is one, and says why if it can't
+// be one.
+func (cfg zombieSettings) writeMinimal(o zombie.Exploring, report *zombie.Exploration, stderr io.Writer) error {
+	if cfg.Minimal == "" || report.Schedule == nil {
+		return nil
+	}
+	script, err := o.Script(report.Schedule)
+	if err != nil {
+		fmt.Fprintf(stderr, "wirefence zombie: %s is not written: %v\n", cfg.Minimal, err)
+		return nil
+	}
+	return os.WriteFile(cfg.Minimal, []byte(script), 0o755)
 }
 
 // confirm asks on a terminal whether the command may be run twice.

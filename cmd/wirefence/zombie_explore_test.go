@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -156,5 +157,21 @@ func TestExploreIsEndedWithAllThatItStarted(t *testing.T) {
 		if left, _ := filepath.Glob(filepath.Join(p.dir, "wirefence-*")); len(left) > 0 {
 			t.Errorf("%s is left", left)
 		}
+	}
+}
+
+// The script leads to the same end without Wirefence.
+func TestExploreWritesAScript(t *testing.T) {
+	t.Parallel()
+	p := toExplore(t)
+	script := filepath.Join(t.TempDir(), "it's stale.sh")
+	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script)
+	stack.Exec(t, p.url, "TRUNCATE totals")
+	cmd := exec.CommandContext(t.Context(), "bash", script)
+	cmd.Env = append(os.Environ(), p.settings...)
+	out, err := cmd.CombinedOutput()
+	write := r.Schedule.Writes[0]
+	if want := "2026-11-23 | 1 | " + *write.After["by"]; err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, %s\nnot %s", err, out, want)
 	}
 }

@@ -76,6 +76,14 @@ type Schedule struct {
 	Writes []Write `json:"writes" says:"what the first run wrote behind the second's turn"`
 }
 
+// What happens in a schedule.
+const (
+	sends    = "sends"
+	isFrozen = "frozen"
+	lockEnds = "lock ends"
+	goesOn   = "goes on"
+)
+
 // Scene is a step of a schedule.
 type Scene struct {
 	Run     string   `json:"run" says:"first or second"`

@@ -216,16 +216,16 @@ func (x *explorer) play(ctx context.Context, at int) (*tried, error) {
 	}
 	for i, m := range x.taps[false].messages {
 		if i == at-1 {
-			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: "frozen"})
+			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: isFrozen})
 			if !p.open {
-				p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: "lock ends"})
+				p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: lockEnds})
 			}
 			for _, m := range x.taps[true].messages {
-				p.scenes = append(p.scenes, Scene{nameOf(true), "sends", m})
+				p.scenes = append(p.scenes, Scene{nameOf(true), sends, m})
 			}
-			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: "goes on"})
+			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: goesOn})
 		}
-		p.scenes = append(p.scenes, Scene{nameOf(false), "sends", m})
+		p.scenes = append(p.scenes, Scene{nameOf(false), sends, m})
 	}
 	return p, nil
 }

@@ -28,6 +28,7 @@ type Message struct {
 	Answer     string    `json:"answer,omitempty" says:"how the server answered: command tags, or an error"`
 	// starts is true of a statement's first message.
 	starts bool
+	binary bool          // a parameter is
 	at     time.Duration // since the run was started
 }
 
@@ -285,12 +286,12 @@ func (w *wire) read(raw []byte) *Message {
 			return nil
 		}
 		portal := w.statements[b.PreparedStatement]
-		portal.Parameters = parameters(b)
+		portal.Parameters, portal.binary = parameters(b), slices.Contains(b.ParameterFormatCodes, 1)
 		w.portals[b.DestinationPortal], w.midway = portal, true
 		return &Message{Kind: binds, SQL: portal.SQL, Parameters: portal.Parameters, starts: starts}
 	case 'E':
 		portal := w.portals[cString(body)]
-		return &Message{Kind: executes, SQL: portal.SQL, Parameters: portal.Parameters}
+		return &Message{Kind: executes, SQL: portal.SQL, Parameters: portal.Parameters, binary: portal.binary}
 	case 'S':
 		if w.midway = false; !starts {
 			return &Message{Kind: syncs, SQL: w.portals[""].SQL}

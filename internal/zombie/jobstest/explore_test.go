@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +35,7 @@ func TestExplore(t *testing.T) {
 	}{
 		"demo": {[]string{"{wirefence}", "demo", "worker", `{"database":"{url}","redis":"{redis}","ttl":2000000000}`},
 			[]string{"--lock-ends-after", "2500ms", "--watch", "orders", "--reset", `psql -Xqc "UPDATE orders SET status = 'new', written_by = NULL, token = NULL"`}, 1, []string{"no lock", "stale", "held"}},
-		"psycopg2":                 {[]string{python, "testdata/twice.py", ""}, []string{"--end-lock", cut, "--reset", reset}, 1, []string{"no lock", "same", "stale", "held"}},
+		"psycopg2":                 {[]string{python, "testdata/twice.py", ""}, []string{"--end-lock", cut, "--reset", reset, "--minimal", "{script}"}, 1, []string{"no lock", "same", "stale", "held"}},
 		"psycopg2 one transaction": {[]string{python, "testdata/twice.py", "one transaction"}, []string{"--end-lock", cut, "--reset", reset}, 0, []string{"no lock", "same", "held"}},
 		"psycopg2 locked":          {[]string{python, "testdata/twice.py", ""}, []string{"--end-lock", "true", "--reset", reset}, 2, []string{"no lock", "unknown"}},
 		"cron, Redis":              {[]string{python, "testdata/redislock.py", "sh", "testdata/nightly.sh"}, []string{"--end-lock", "redis-cli -p {port} FLUSHALL", "--reset", reset}, 0, []string{"same"}},
@@ -55,12 +56,13 @@ func TestExplore(t *testing.T) {
 				db.Exec(t, "SELECT wirefence.protect('public.totals', 'nightly')", "SELECT wirefence.declare_resource('nightly', 'a takeover waits a second', preempt_after => '1 s')",
 					"GRANT ALL ON ALL TABLES IN SCHEMA public TO app")
 			}
+			script := filepath.Join(t.TempDir(), "minimal.sh")
 			redis := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 			dir := t.TempDir()
 			args := append([]string{"zombie", "--explore", "--watch", "totals", "--control", "1s", "--within", "1m", "--term-grace", "5s", "--yes", "-o", "json"}, c.flags...)
 			args = append(append(args, "--"), c.job...)
 			for i, word := range args {
-				args[i] = strings.NewReplacer("{wirefence}", program, "{url}", db.URL(db.Name), "{redis}", redis.URL(), "{port}", stack.Port(redis.Addr())).Replace(word)
+				args[i] = strings.NewReplacer("{wirefence}", program, "{script}", script, "{url}", db.URL(db.Name), "{redis}", redis.URL(), "{port}", stack.Port(redis.Addr())).Replace(word)
 			}
 			var out, log bytes.Buffer
 			cmd := exec.CommandContext(t.Context(), program, args...)
@@ -82,6 +84,14 @@ func TestExplore(t *testing.T) {
 				t.Fatalf("%v\n%s", err, log.String())
 			}
 			t.Logf("%s\n%+v", log.String(), r)
+			if name == "psycopg2" {
+				env := cmd.Env
+				cmd := exec.CommandContext(t.Context(), "bash", script)
+				cmd.Env = env
+				if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "|      2 | nobody") {
+					t.Errorf("the script: %v, %s", err, out)
+				}
+			}
 			if status := cmd.ProcessState.ExitCode(); status != c.status {
 				t.Errorf("status %d, not %d", status, c.status)
 			}
