@@ -126,6 +126,7 @@ var imports = []struct {
 	{"internal/doctor/a.go", module + "/proxy", "doctor"},
 
 	{"internal/zombie/a.go", module + "/internal/runner", ""},
+	{"internal/zombie/a.go", module + "/internal/pgenv", ""},
 	{"internal/zombie/a.go", module + "/fence", "zombie"},
 
 	{"model/a.go", "os/exec", ""},

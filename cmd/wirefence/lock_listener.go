@@ -74,8 +74,8 @@ func (c *carrier) listen(options *runner.Options) error {
 	if err != nil {
 		return err
 	}
-	if err := c.makeFolder(); err != nil {
-		return err
+	if c.folder, err = c.to.Folder(); err != nil {
+		return fmt.Errorf("no folder for the listener, which --carry options does without: %w", err)
 	}
 	if options.Env, err = c.to.Lead(c.folder); err != nil {
 		return err
@@ -94,21 +94,6 @@ func (c *carrier) listen(options *runner.Options) error {
 	})
 	context.AfterFunc(c.Context(), c.server.Abort)
 	return nil
-}
-
-// longestSocket is the length of a socket's path that all systems allow, in bytes.
-const longestSocket = 103
-
-func (c *carrier) makeFolder() (err error) {
-	for _, in := range []string{os.TempDir(), "/tmp", "/dev/shm"} { // a container may have the last alone
-		if c.folder, err = os.MkdirTemp(in, "wirefence-"); err == nil && len(c.to.Socket(c.folder)) <= longestSocket {
-			return nil
-		}
-		if err == nil {
-			err = errors.Join(fmt.Errorf("%s is too long for the path of a socket", c.folder), os.Remove(c.folder))
-		}
-	}
-	return fmt.Errorf("no folder for the listener, which --carry options does without: %w", err)
 }
 
 // Keep ends all sessions, and then keeps the lease.

@@ -58,7 +58,7 @@ func reference(root *cobra.Command) *manual.Reference {
 			"wirefence resource set":     {{Value: setJSON{}}},
 			"wirefence revoke":           {{Value: revokedJSON{}}},
 			"wirefence check":            {{Value: checkJSON{}}},
-			"wirefence zombie":           {{Value: zombie.Report{}}},
+			"wirefence zombie":           {{Value: zombie.Report{}}, {When: "and `--explore`", Value: zombie.Exploration{}}},
 			"wirefence doctor":           {{Value: doctor.Report{}}},
 		},
 		Intro: `This page is the reference of the command line. ` + "`wirefence COMMAND --help`" + ` and the manual pages

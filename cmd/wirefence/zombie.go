@@ -26,6 +26,10 @@ type zombieSettings struct {
 	FreezeAfter   time.Duration `env:"--freeze-after" envDefault:"0s" range:"0.." help:"freeze the first run after this time, or when the query says so, if that is earlier; 0: when the query says so"`
 	LockEndsAfter time.Duration `env:"--lock-ends-after" range:"0.." help:"time after which the frozen run's lock has run out and the second run is started (required)"`
 	SecondFor     time.Duration `env:"--second-for" envDefault:"0s" range:"0.." help:"for a command that doesn't end by itself: freeze the second run, too, after this time; 0: wait for its end"`
+	Explore       bool          `env:"--explore" help:"try every moment: freeze the first run before each of its messages to PostgreSQL in turn"`
+	Reset         string        `env:"--reset" type:"command" help:"with --explore: command for sh that puts the data back before each play (required with it)"`
+	EndLock       string        `env:"--end-lock" type:"command" help:"with --explore: command for sh that ends the frozen run's lock, instead of --lock-ends-after"`
+	Minimal       string        `env:"--minimal" type:"file" help:"with --explore: write the smallest schedule that ends in a stale write to this file, as a script for bash and psql that needs no Wirefence"`
 	Within        time.Duration `env:"--within" envDefault:"10m" range:"1ms.." help:"longest wait for the moment to freeze, and for the end of each run"`
 	Control       time.Duration `env:"--control" envDefault:"2s" range:"1ms.." help:"time for which the tables are watched for other writers, before and after the play"`
 	TermGrace     time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL for what is left of the runs at the end"`
@@ -55,16 +59,23 @@ Changes are decoded from the server's log where wal_level is logical and the rol
 REPLICATION. Elsewhere the tables are compared, which misses writes of the same value
 and rows that came and went.
 
+With --explore it finds the moment itself: a proxy counts the command's messages to
+PostgreSQL, and the first run is frozen before each of them in turn. It prints what the
+moments show, and the smallest schedule that ends in a stale write. The command must find
+the server by libpq's variables, or by URLs in its environment and its arguments. Without
+--lock-ends-after the lock must not end by itself meanwhile.
+
 The output of both runs goes to standard error. Exit status:
 
     0  the first run changed nothing in the tables after the second had begun
-    1  it did: stale writes
+    1  it did: stale writes; with --explore, something was lost by them
     2  the play doesn't show it, or the command line is wrong; the report or standard
        error says why
     130, 143  a signal has ended it`,
 		Example: `  wirefence zombie --watch public.totals --freeze-when "SELECT count(*) > 0 FROM totals" \
     --lock-ends-after 5s -- ./nightly.sh
-  wirefence zombie --watch jobs,results --freeze-after 3s --lock-ends-after 30s --second-for 20s -- ./worker`,
+  wirefence zombie --watch jobs,results --freeze-after 3s --lock-ends-after 30s --second-for 20s -- ./worker
+  wirefence zombie --explore --watch totals --reset "psql -f seed.sql" --end-lock "redis-cli DEL nightly" -- ./nightly.sh`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 || c.ArgsLenAtDash() != 0 {
 				return usageError{errors.New("wants two dashes and a command: wirefence zombie --watch public.totals … -- ./nightly.sh")}
@@ -92,8 +103,12 @@ func (cfg zombieSettings) validate() error {
 		what string
 	}{
 		{len(cfg.Watch) == 0, "--watch is missing, the tables that the command writes to"},
-		{cfg.FreezeWhen == "" && cfg.FreezeAfter == 0, "--freeze-when or --freeze-after is missing: when does the command hold its lock and has not written yet?"},
-		{cfg.LockEndsAfter == 0, "--lock-ends-after is missing, the time limit of the command's lock"},
+		{!cfg.Explore && cfg.Reset+cfg.EndLock+cfg.Minimal != "", "--reset, --end-lock and --minimal are for --explore"},
+		{cfg.Explore && cfg.Reset == "", "--reset is missing, the command that puts the data back before each play"},
+		{cfg.Explore && (cfg.FreezeWhen != "" || cfg.FreezeAfter > 0 || cfg.SecondFor > 0), "--explore tries every moment of a command that ends by itself: --freeze-when, --freeze-after and --second-for say another"},
+		{cfg.Explore && cfg.EndLock == "" && cfg.LockEndsAfter == 0, "--end-lock is missing, a command that ends the lock, or --lock-ends-after, its time limit"},
+		{!cfg.Explore && cfg.FreezeWhen == "" && cfg.FreezeAfter == 0, "--freeze-when or --freeze-after is missing: when does the command hold its lock and has not written yet?"},
+		{!cfg.Explore && cfg.LockEndsAfter == 0, "--lock-ends-after is missing, the time limit of the command's lock"},
 	} {
 		if missing.is {
 			return usageError{errors.New(missing.what)}
@@ -114,19 +129,49 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 	if err := cfg.confirm(conn.Config(), command, stdin, stderr); err != nil {
 		return err
 	}
-	report, err := zombie.Play(ctx, conn, zombie.Options{
+	options := zombie.Options{
 		Tables: cfg.Watch, Command: command, FreezeWhen: cfg.FreezeWhen, FreezeAfter: cfg.FreezeAfter,
 		LockEndsAfter: cfg.LockEndsAfter, SecondFor: cfg.SecondFor, Within: cfg.Within, Control: cfg.Control,
 		TermGrace: cfg.TermGrace, Output: os.Stderr,
 		Tell: func(_ zombie.Step, line string) { fmt.Fprintln(stderr, "wirefence zombie: "+line) },
-	})
+	}
+	var verdict zombie.Verdict
+	var told answer
+	if cfg.Explore {
+		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock}
+		report, err := zombie.Explore(ctx, conn, exploring)
+		if err != nil {
+			return err
+		}
+		if err := cfg.writeMinimal(exploring, report, stderr); err != nil {
+			return err
+		}
+		verdict, told = report.Verdict, answer{report, func(w io.Writer) error { return printExploration(w, report) }}
+	} else {
+		report, err := zombie.Play(ctx, conn, options)
+		if err != nil {
+			return err
+		}
+		verdict, told = report.Verdict, answer{report, func(w io.Writer) error { return printZombie(w, report) }}
+	}
+	if err := cfg.give(stdout, told); err != nil {
+		return err
+	}
+	return exitAs(map[zombie.Verdict]int{zombie.Stale: exitStale, zombie.Unknown: exitUnknown}[verdict], nil)
+}
+
+// writeMinimal writes the smallest schedule as a script, if there is one, and says why if it can't
+// be one.
+func (cfg zombieSettings) writeMinimal(o zombie.Exploring, report *zombie.Exploration, stderr io.Writer) error {
+	if cfg.Minimal == "" || report.Schedule == nil {
+		return nil
+	}
+	script, err := o.Script(report.Schedule)
 	if err != nil {
-		return err
+		fmt.Fprintf(stderr, "wirefence zombie: %s is not written: %v\n", cfg.Minimal, err)
+		return nil
 	}
-	if err := cfg.give(stdout, answer{report, func(w io.Writer) error { return printZombie(w, report) }}); err != nil {
-		return err
-	}
-	return exitAs(map[zombie.Verdict]int{zombie.Stale: exitStale, zombie.Unknown: exitUnknown}[report.Verdict], nil)
+	return os.WriteFile(cfg.Minimal, []byte(script), 0o755)
 }
 
 // confirm asks on a terminal whether the command may be run twice.
@@ -137,8 +182,12 @@ func (cfg zombieSettings) confirm(database *pgx.ConnConfig, command []string, st
 	if f, ok := stdin.(*os.File); !ok || columns(f) < 0 {
 		return usageError{errors.New("it runs the command twice for real: say --yes if that may be done here")}
 	}
-	fmt.Fprintf(stderr, "This runs %s twice, freezes the first run, and watches %s in database %s on %s:%d.\nNever do this in production. Go on? [y/N] ",
-		strings.Join(command, " "), strings.Join(cfg.Watch, ", "), database.Database, database.Host, database.Port)
+	times := "twice, freezes the first run"
+	if cfg.Explore {
+		times = "and --reset many times, freezes runs"
+	}
+	fmt.Fprintf(stderr, "This runs %s %s, and watches %s in database %s on %s:%d.\nNever do this in production. Go on? [y/N] ",
+		strings.Join(command, " "), times, strings.Join(cfg.Watch, ", "), database.Database, database.Host, database.Port)
 	answer, err := bufio.NewReader(stdin).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); err == nil && (answer == "y" || answer == "yes") {
 		return nil
@@ -157,13 +206,7 @@ func printZombie(w io.Writer, r *zombie.Report) error {
 	}
 	if len(r.Writes) > 0 {
 		fmt.Fprintln(w)
-		if err := printTable(w, r.Writes, "", "TABLE\tOPERATION\tKEY\tBEFORE\tAFTER", func(write zombie.Write) []any {
-			before, after := write.Before, write.After
-			if changed := after.Changed(before); before != nil && len(changed) > 0 { // of an UPDATE
-				before, after = before.Changed(after), changed
-			}
-			return []any{write.Table, write.Operation, write.Key, before, after}
-		}); err != nil {
+		if err := printWrites(w, r.Writes); err != nil {
 			return err
 		}
 	}
@@ -177,6 +220,16 @@ func printZombie(w io.Writer, r *zombie.Report) error {
 		zombie.Unknown: "Unknown: " + r.Reason + ".",
 	}[r.Verdict])
 	return err
+}
+
+func printWrites(w io.Writer, writes []zombie.Write) error {
+	return printTable(w, writes, "", "TABLE\tOPERATION\tKEY\tBEFORE\tAFTER", func(write zombie.Write) []any {
+		before, after := write.Before, write.After
+		if changed := after.Changed(before); before != nil && len(changed) > 0 { // of an UPDATE
+			before, after = before.Changed(after), changed
+		}
+		return []any{write.Table, write.Operation, write.Key, before, after}
+	})
 }
 
 func runText(r zombie.Run) string {

@@ -7,6 +7,7 @@ package pgenv
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"os/user"
@@ -52,6 +53,22 @@ func (s *Server) Upstream() string { return s.upstream }
 
 // Socket is the path of the socket at which clients look for the server in a folder.
 func (s *Server) Socket(folder string) string { return filepath.Join(folder, ".s.PGSQL."+s.ports[0]) }
+
+// longestSocket is the length of a socket's path that all systems allow, in bytes.
+const longestSocket = 103
+
+// Folder makes a folder for Lead, which is the caller's to remove.
+func (s *Server) Folder() (folder string, err error) {
+	for _, in := range []string{os.TempDir(), "/tmp", "/dev/shm"} { // a container may have the last alone
+		if folder, err = os.MkdirTemp(in, "wirefence-"); err == nil && len(s.Socket(folder)) <= longestSocket {
+			return folder, nil
+		}
+		if err == nil {
+			err = errors.Join(fmt.Errorf("%s is too long for the path of a socket", folder), os.Remove(folder))
+		}
+	}
+	return "", err
+}
 
 // Lead returns the environment that leads to Socket(folder). It writes to the folder, which only
 // this user may read: copies of the password file and of the service file that name the socket,

@@ -31,6 +31,8 @@ var (
 	openSQL string
 	//go:embed blocked.sql
 	blockedSQL string
+	//go:embed gone.sql
+	goneSQL string
 )
 
 // slotName is that of the temporary slot, with the number of the session that owns it.
@@ -47,6 +49,8 @@ type table struct {
 	Logged bool
 	Copy   string // SQL that reads it, but for the number of rows
 	Key    []string
+	// Numbered are columns that a sequence fills.
+	Numbered []string
 }
 
 // database is the session in which the tables are watched. Copies and decoded changes have the
@@ -280,20 +284,28 @@ func (d *database) openTransactions(ctx context.Context) (map[uint32]bool, error
 	return all, err
 }
 
-// blocked says who waits for a lock of whom.
-func (d *database) blocked(ctx context.Context) (string, error) {
+// waiting says who waits for a lock of whom.
+type waiting struct {
+	text     string // empty if nobody does
+	advisory bool   // for an advisory lock
+}
+
+func (d *database) blocked(ctx context.Context) (w waiting, err error) {
 	rows, err := d.conn.Query(ctx, blockedSQL)
 	if err != nil {
-		return "", err
+		return w, err
 	}
 	var all []string
 	var pid uint32
 	var application, by string
-	_, err = pgx.ForEachRow(rows, []any{&pid, &application, &by}, func() error {
+	var advisory bool
+	_, err = pgx.ForEachRow(rows, []any{&pid, &application, &by, &advisory}, func() error {
 		all = append(all, fmt.Sprintf("server process %d (%s) waits for a lock of process %s", pid, application, by))
+		w.advisory = w.advisory || advisory
 		return nil
 	})
-	return strings.Join(all, "; "), err
+	w.text = strings.Join(all, "; ")
+	return w, err
 }
 
 // isTrue reports whether the first column of a query's first row is true.

@@ -81,13 +81,13 @@ func (p *play) differ(before, after map[string]copied) (n int) {
 }
 
 // quiet looks at what happened while the only run was frozen.
-func (p *play) quiet(ctx context.Context, settled bool) error {
+func (p *play) quiet(ctx context.Context) error {
 	meanwhile, err := p.changes(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range meanwhile {
-		if settled && !p.firsts[c.transaction] {
+		if p.settled && !p.firsts[c.transaction] {
 			return unknown("others write to the tables, and their writes can't be told from the runs': %s was changed while the only run was frozen", c.tables[0])
 		}
 	}
@@ -105,10 +105,10 @@ func (p *play) quiet(ctx context.Context, settled bool) error {
 }
 
 // settle waits until no session is at work on the tables.
-func (p *play) settle(ctx context.Context) (bool, error) {
+func (d *database) settle(ctx context.Context) (bool, error) {
 	quiet := time.Now()
 	for end := quiet.Add(settleTime); time.Now().Before(end); {
-		writing, err := p.writers(ctx)
+		writing, err := d.writers(ctx)
 		if err != nil {
 			return false, err
 		}

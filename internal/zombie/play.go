@@ -19,6 +19,7 @@ type play struct {
 
 	// earlier are transactions that were open before the first run: not the first's.
 	earlier map[uint32]bool
+	settled bool // what the first had sent before it was frozen is completed
 	// firsts and seconds are transactions that were open when their run was frozen.
 	firsts, seconds map[uint32]bool
 	base            map[string]copied // when the second run began
@@ -40,7 +41,11 @@ func (p *play) run(ctx context.Context) error {
 	if p.slot == "" {
 		p.note("the tables are compared, since their changes can't be decoded here (%s): a write of the same value and a row that came and went are not seen", p.why)
 	}
-	for _, step := range []func(context.Context) error{p.before, p.freezeFirst, p.runSecond, p.thawFirst, p.judge} {
+	steps := []func(context.Context) error{p.before, p.freezeFirst, p.endLock, p.runSecond, p.thawFirst, p.judge}
+	if p.explored != nil {
+		steps = []func(context.Context) error{p.freezeFirst, p.tryLock, p.thawFirst, p.judge}
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -52,7 +57,7 @@ func (p *play) note(format string, args ...any) {
 	p.report.Notes = append(p.report.Notes, fmt.Sprintf(format, args...))
 }
 
-// freezeFirst starts the first run, freezes it, and waits until its lock has run out.
+// freezeFirst starts the first run and freezes it.
 func (p *play) freezeFirst(ctx context.Context) (err error) {
 	if p.first, err = p.start(&p.report.First); err != nil {
 		return err
@@ -61,8 +66,7 @@ func (p *play) freezeFirst(ctx context.Context) (err error) {
 	if err := p.awaitFreeze(ctx); err != nil {
 		return err
 	}
-	settled, err := p.freeze(ctx, p.first, &p.report.First)
-	if err != nil {
+	if p.settled, err = p.freeze(ctx, p.first, &p.report.First); err != nil {
 		return err
 	}
 	if p.isGone(p.first) {
@@ -74,13 +78,16 @@ func (p *play) freezeFirst(ctx context.Context) (err error) {
 		return err
 	}
 	p.report.First.Writes = len(own)
-	if p.firsts, err = p.openTransactions(ctx); err != nil {
-		return err
-	}
+	p.firsts, err = p.openTransactions(ctx)
+	return err
+}
+
+// endLock waits until the first run's lock has run out.
+func (p *play) endLock(ctx context.Context) error {
 	if err := pause(ctx, time.Until(p.report.First.Frozen.Add(p.LockEndsAfter))); err != nil {
 		return err
 	}
-	return p.quiet(ctx, settled)
+	return p.quiet(ctx)
 }
 
 // read copies the tables that want says. A table whose changes are decoded may stay without a copy.
@@ -106,7 +113,12 @@ func (p *play) read(ctx context.Context, want func(table) bool) (map[string]copi
 }
 
 func (p *play) start(run *Run) (*runner.Process, error) {
-	process, err := runner.Start(p.Command, runner.Options{Stdout: p.Output, Stderr: p.Output})
+	command, env := p.Command, []string(nil)
+	if p.explored != nil {
+		through := p.explored.taps[run == &p.report.Second]
+		command, env = through.Command, through.Env
+	}
+	process, err := runner.Start(command, runner.Options{Stdout: p.Output, Stderr: p.Output, Env: env})
 	if err == nil {
 		run.Started = now()
 	}
@@ -120,6 +132,9 @@ func now() *time.Time {
 
 // awaitFreeze waits for the moment at which the first run is to be frozen.
 func (p *play) awaitFreeze(ctx context.Context) error {
+	if p.explored != nil {
+		return p.awaitMessage(ctx)
+	}
 	after := p.FreezeAfter
 	if after <= 0 {
 		after = p.Within
@@ -159,6 +174,9 @@ func (p *play) isGone(process *runner.Process) bool {
 }
 
 func (p *play) endedBefore() error {
+	if p.explored != nil {
+		p.explored.shows = NotReached
+	}
 	p.ended(p.first, &p.report.First)
 	return unknown("the first run was never frozen: it ended before, with status %d", *p.report.First.Status)
 }
@@ -191,12 +209,20 @@ func (p *play) runSecond(ctx context.Context) (err error) {
 	if err := p.awaitSecond(ctx); err != nil {
 		return err
 	}
-	if p.turn, err = p.changes(ctx); err != nil {
+	return p.hadTurn(ctx)
+}
+
+// look counts what the second run has written.
+func (p *play) look(ctx context.Context) error {
+	more, err := p.changes(ctx)
+	if err != nil {
 		return err
 	}
+	p.turn = append(p.turn, more...)
 	if p.between, err = p.read(ctx, p.isCompared); err != nil {
 		return err
 	}
+	p.report.Second.Writes = 0
 	for _, c := range p.turn {
 		if !p.firsts[c.transaction] {
 			p.report.Second.Writes++
@@ -206,6 +232,14 @@ func (p *play) runSecond(ctx context.Context) (err error) {
 		if p.isCompared(t) {
 			p.report.Second.Writes += len(differences(t, p.base[t.Name], p.between[t.Name]))
 		}
+	}
+	return nil
+}
+
+// hadTurn says why the second run isn't known to have had the turn, if so.
+func (p *play) hadTurn(ctx context.Context) error {
+	if err := p.look(ctx); err != nil {
+		return err
 	}
 	switch status := p.report.Second.Status; {
 	case status != nil && *status != 0:
@@ -226,14 +260,10 @@ func (p *play) awaitSecond(ctx context.Context) error {
 	case err != nil:
 		return err
 	case gone:
-		p.ended(p.second, &p.report.Second)
-		if p.second.LeftOthers() {
-			return unknown("the second run has ended and left processes behind that may still write: run it in the foreground")
-		}
-		_, err := p.settle(ctx)
-		return err
+		return p.secondEnded(ctx)
 	case p.SecondFor == 0:
-		why, err := p.blocked(ctx)
+		waits, err := p.blocked(ctx)
+		why := waits.text
 		if err == nil && why == "" {
 			why = "it may wait for a lock that the frozen first run still holds"
 		}
@@ -248,6 +278,15 @@ func (p *play) awaitSecond(ctx context.Context) error {
 	p.Tell(Other, "the second run is frozen, too")
 	p.seconds, err = p.openTransactions(ctx)
 	maps.DeleteFunc(p.seconds, func(xid uint32, _ bool) bool { return p.firsts[xid] })
+	return err
+}
+
+func (p *play) secondEnded(ctx context.Context) error {
+	p.ended(p.second, &p.report.Second)
+	if p.second.LeftOthers() {
+		return unknown("the second run has ended and left processes behind that may still write: run it in the foreground")
+	}
+	_, err := p.settle(ctx)
 	return err
 }
 
@@ -273,6 +312,9 @@ func (p *play) thawFirst(ctx context.Context) error {
 	}
 	p.report.First.Thawed = now()
 	p.first.Thaw()
+	if p.explored != nil {
+		p.explored.taps[false].release()
+	}
 	p.Tell(FirstThawed, "the first run goes on")
 	gone, err := await(ctx, p.first, limit)
 	if err != nil {
@@ -307,8 +349,11 @@ func (p *play) judge(ctx context.Context) error {
 	if _, err := p.settle(ctx); err != nil {
 		return err
 	}
-	p.Tell(Other, fmt.Sprintf("looking for other writers for %v", p.Control))
-	others, err := p.control(ctx)
+	others := ""
+	if p.explored == nil { // which looks for them itself
+		p.Tell(Other, fmt.Sprintf("looking for other writers for %v", p.Control))
+		others, err = p.control(ctx)
+	}
 	switch first := p.report.First; {
 	case err != nil:
 		return err
@@ -317,8 +362,8 @@ func (p *play) judge(ctx context.Context) error {
 	case len(p.report.Writes) > 0:
 		p.report.Verdict = Stale
 		return nil
-	case first.Ended == nil && waits != "":
-		return unknown("the first run has not gone on: %s", waits)
+	case first.Ended == nil && waits.text != "":
+		return unknown("the first run has not gone on: %s", waits.text)
 	case first.Ended == nil && p.report.Second.Ended != nil:
 		return unknown("the first run has not ended within %v; until then it wrote nothing", p.Within)
 	case first.Ended == nil:

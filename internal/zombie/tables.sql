@@ -1,5 +1,5 @@
 -- The tables that are named, and those below them, each with its key: the columns by which its
--- changes name a row.
+-- changes name a row, and the columns that a sequence fills.
 WITH RECURSIVE family AS (
   SELECT name::regclass::oid AS oid FROM unnest($1::text[]) AS name
   UNION
@@ -19,7 +19,14 @@ SELECT
     WHERE i.indrelid = c.oid AND k.at <= i.indnkeyatts
       AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
     ORDER BY k.at
-  ) AS key
+  ) AS key,
+  ARRAY(
+    SELECT a.attname::text
+    FROM pg_catalog.pg_attribute AS a
+    LEFT JOIN pg_catalog.pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND (a.attidentity <> '' OR pg_catalog.pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%')
+  ) AS numbered
 FROM family
 JOIN pg_catalog.pg_class AS c ON c.oid = family.oid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace

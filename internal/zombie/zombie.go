@@ -7,7 +7,9 @@
 // pgoutput would need a publication of the tables: while a table without a replica identity is in
 // one, the server refuses its UPDATEs and DELETEs, and a publication outlives a play that is killed.
 //
-// The package imports internal/runner.
+// Explore plays with every moment in turn, as the run's messages to PostgreSQL mark them.
+//
+// The package imports internal/connstring, internal/pgenv and internal/runner.
 package zombie
 
 import (
@@ -48,6 +50,8 @@ type Options struct {
 	Output *os.File
 	// Tell gets each step, with a line for people; nil for none.
 	Tell func(step Step, line string)
+
+	explored *explored // nil outside of Explore
 }
 
 // Step is what happens in a play.
@@ -69,12 +73,14 @@ func (o Options) Validate() error {
 		return errors.New("no table to watch")
 	case len(o.Command) == 0:
 		return errors.New("no command")
+	case o.Within <= 0 || o.Control <= 0:
+		return errors.New("the waits have no bounds")
+	case o.explored != nil:
+		return nil
 	case o.FreezeWhen == "" && o.FreezeAfter <= 0:
 		return errors.New("neither a query nor a time says when to freeze the first run")
 	case o.LockEndsAfter <= 0:
 		return errors.New("not said when the lock ends")
-	case o.Within <= 0 || o.Control <= 0:
-		return errors.New("the waits have no bounds")
 	}
 	return nil
 }
@@ -120,17 +126,30 @@ func Play(ctx context.Context, conn *pgx.Conn, o Options) (_ *Report, err error)
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Tell == nil {
-		o.Tell = func(Step, string) {}
+	d, err := openWithin(ctx, conn, o.Tables)
+	if err != nil {
+		return nil, err
 	}
+	defer d.close(ctx)
+	return d.play(ctx, o)
+}
+
+func openWithin(ctx context.Context, conn *pgx.Conn, tables []string) (*database, error) {
 	opening, cancel := context.WithTimeoutCause(ctx, openTime, fmt.Errorf("decoding can't begin: a transaction that was open before has not ended within %v", openTime))
 	defer cancel()
-	d, err := open(opening, conn, o.Tables)
+	d, err := open(opening, conn, tables)
 	if err != nil {
 		return nil, errors.Join(context.Cause(opening), err)
 	}
+	return d, nil
+}
+
+// play is one play. No run of it is left when it returns.
+func (d *database) play(ctx context.Context, o Options) (_ *Report, err error) {
+	if o.Tell == nil {
+		o.Tell = func(Step, string) {}
+	}
 	p := &play{Options: o, database: d, report: &Report{Writes: []Write{}, Decoded: []string{}, Compared: []string{}, Notes: []string{}}}
-	defer d.close(ctx)
 	defer func() { err = errors.Join(err, p.end()) }()
 	unknown := unknownError("")
 	if err := p.run(ctx); errors.As(err, &unknown) {

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/internal/zombie"
+)
+
+const (
+	resetAll = `psql -Xqc "TRUNCATE runs, totals; INSERT INTO totals VALUES ('2026-11-23', 0, 'nobody'); UPDATE locks SET until = now()"`
+	endLock  = `psql -Xqc "UPDATE locks SET until = now()"`
+	// take takes the lock for a minute, or ends the job with status 75; free gives it back.
+	take = `got=$(psql -XAtqc "UPDATE locks SET owner = '$$', until = now() + '1 min' WHERE until <= now() RETURNING 1")
+		[ "$got" ] || exit 75
+		`
+	free = `
+		psql -Xqc "UPDATE locks SET until = now() WHERE owner = '$$'"`
+	readN    = `n=$(psql -XAtqc "SELECT n + 1 FROM totals"); `
+	writeN   = `psql -Xqc "UPDATE totals SET n = $n, by = '$$'"`
+	atomicly = `psql -Xqc "BEGIN" -c "SELECT n FROM totals FOR UPDATE" -c "UPDATE totals SET n = n + 1, by = '$$'" -c "COMMIT" >/dev/null`
+)
+
+// toExplore is a database with a lock that is a row: its owner, and when it runs out.
+func toExplore(t *testing.T) *played {
+	p := toPlay(t)
+	stack.Exec(t, p.url, "CREATE TABLE locks (name text PRIMARY KEY, owner text, until timestamptz)", "INSERT INTO locks VALUES ('nightly', 'nobody', now())")
+	return p
+}
+
+// explore explores a job, and returns what is printed as JSON.
+func (p *played) explore(t *testing.T, status int, job []string, flags ...string) (r zombie.Exploration) {
+	t.Helper()
+	args := append([]string{"zombie", "--explore", "--watch", "totals", "--control", "100ms", "--within", "1m", "--term-grace", "1s", "--yes", "-o", "json"}, flags...)
+	if !slices.Contains(flags, "--reset") {
+		args = append(args, "--reset", resetAll)
+	}
+	if !slices.Contains(flags, "--end-lock") && !slices.Contains(flags, "--lock-ends-after") {
+		args = append(args, "--end-lock", endLock)
+	}
+	cmd := command(t.Context(), p.settings, append(append(args, "--"), job...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Fatal(err)
+	}
+	got := result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}.expect(t, status)
+	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil {
+		t.Fatalf("%v:\n%s%s", err, got.stdout, got.stderr)
+	}
+	var text strings.Builder
+	_ = printExploration(&text, &r)
+	t.Logf("%s\n%s", text.String(), got.stderr)
+	p.wantNothingLeft(t)
+	return r
+}
+
+func shell(script string) []string { return []string{"sh", "-c", "set -e\n" + script} }
+
+// windows are what is shown, in order.
+func windows(r zombie.Exploration) string {
+	var all []string
+	for _, w := range r.Windows {
+		all = append(all, string(w.Shows))
+	}
+	return strings.Join(all, ", ")
+}
+
+// Each job is explored without a word of its moments. The right ones are never accused. In short
+// runs there are few jobs.
+func TestExplore(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		script  string
+		status  int
+		windows string
+		says    string // in the report
+	}{
+		"waits for its lock":  {`until ( ` + take + ` ); do sleep 0.1; done; ` + readN + writeN + `; psql -Xqc "UPDATE locks SET until = now()"`, exitStale, "no lock, same, stale, none", ""},
+		"insert if none":      {take + `if [ "$(psql -XAtqc "SELECT count(*) FROM totals")" = 1 ]; then psql -Xqc "INSERT INTO totals VALUES (date '2026-11-23' + $$, 1, 'job')"; fi` + free, exitStale, "no lock, none, stale, idle", ""},
+		"no lock":             {readN + writeN, exitStale, "same, stale", "no lock kept a second run out at any moment"},
+		"reads too early":     {readN + take + writeN + free, exitStale, "no lock, stale, none", ""},
+		"checked":             {take + readN + `psql -Xqc "WITH mine AS (SELECT FROM locks WHERE owner = '$$' AND until > now() FOR UPDATE) UPDATE totals SET n = $n, by = '$$' WHERE EXISTS (SELECT FROM mine)"` + free, 0, "no lock, none", ""},
+		"versioned":           {take + readN + `psql -Xqc "UPDATE totals SET n = $n, by = '$$' WHERE n = $n - 1"` + free, 0, "no lock, same, none", ""},
+		"idempotent":          {take + `psql -Xqc "UPDATE totals SET n = 7, by = '$$'"` + free, 0, "no lock, same, none", "wrote the same values"},
+		"one transaction":     {take + atomicly + free, 0, "no lock, same, held, none", ""},
+		"a transaction alone": {atomicly, 0, "same, held", ""},
+		"done once":           {take + `psql -Xqc "UPDATE totals SET n = 1 WHERE n = 0"` + free, 0, "no lock, none, idle", ""},
+		"flock":               {`exec 9>"$TMPDIR/lock"; flock -n 9; ` + readN + writeN, exitUnknown, "unknown", "the second run failed"},
+	} {
+		if testing.Short() && !slices.Contains([]string{"no lock", "one transaction"}, name) {
+			continue
+		}
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			p := toExplore(t)
+			times := 1
+			if c.status == 0 && !testing.Short() {
+				times = 3
+			}
+			for range times {
+				r := p.explore(t, c.status, shell(c.script))
+				if got := windows(r); got != c.windows {
+					t.Errorf("%s, not %s", got, c.windows)
+				}
+				if text, _ := json.Marshal(r); !strings.Contains(string(text), c.says) {
+					t.Errorf("%q is missing in %s", c.says, text)
+				}
+				if (r.Schedule != nil) != (c.status == exitStale) {
+					t.Errorf("%+v", r.Schedule)
+				}
+			}
+		})
+	}
+}
+
+// What can't be explored is said, with status 2.
+func TestExploreCannotJudge(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		script, says string
+		flags        []string
+	}{
+		"fails by itself": {"psql -Xqc 'UPDATE totals SET n = 1'; exit 3", "undisturbed, the first run fails, with status 3", nil},
+		"changes nothing": {"psql -Xqc 'SELECT 1'", "changes nothing in the tables", nil},
+		"sends nothing":   {"true", "sent nothing through this proxy", nil},
+		"no reset":        {"psql -Xqc 'UPDATE totals SET n = n + 1'", "--reset doesn't put public.totals back", []string{"--reset", "true"}},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			p := toExplore(t)
+			if r := p.explore(t, exitUnknown, shell(c.script), c.flags...); r.Verdict != zombie.Unknown || !strings.Contains(r.Reason, c.says) {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestExploreIsEndedWithAllThatItStarted(t *testing.T) {
+	t.Parallel()
+	p := toExplore(t)
+	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		r := start(t, p.settings, "zombie", "--explore", "--watch", "totals", "--control", "100ms", "--yes", "--reset", resetAll, "--end-lock", endLock, "--", "sh", "-c", readN+writeN)
+		r.stderr.Await(t, "moments tried")
+		r.signal(t, signal)
+		r.end(t).expect(t, status, "interrupted")
+		p.wantNothingLeft(t)
+		if left, _ := filepath.Glob(filepath.Join(p.dir, "wirefence-*")); len(left) > 0 {
+			t.Errorf("%s is left", left)
+		}
+	}
+}
+
+// A counter that is read, and then written, is explored, and the script leads to the same end without
+// Wirefence.
+func TestExploreWritesAScript(t *testing.T) {
+	t.Parallel()
+	p := toExplore(t)
+	script := filepath.Join(t.TempDir(), "it's stale.sh")
+	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script)
+	if got := windows(r); got != "no lock, same, stale, none" {
+		t.Error(got)
+	}
+	stack.Exec(t, p.url, "TRUNCATE totals")
+	cmd := exec.CommandContext(t.Context(), "bash", script)
+	cmd.Env = append(os.Environ(), p.settings...)
+	out, err := cmd.CombinedOutput()
+	write := r.Schedule.Writes[0]
+	if want := "2026-11-23 | 1 | " + *write.After["by"]; err != nil || !strings.Contains(string(out), want) {
+		t.Errorf("%v, %s\nnot %s", err, out, want)
+	}
+}

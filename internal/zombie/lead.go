@@ -1,0 +1,142 @@
+package zombie
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/wirefence/wirefence/internal/connstring"
+	"github.com/wirefence/wirefence/internal/pgenv"
+)
+
+// How a run is led through a tap: by libpq's variables, and by the connection URLs in its
+// environment and its arguments.
+
+// aURL finds connection URLs in a text, such as JSON.
+var aURL = regexp.MustCompile(`postgres(?:ql)?://[^\s"'<>]+`)
+
+// lead opens the tap's listeners, and sets Env and Command.
+func (t *tap) lead(command, env []string) error {
+	to, err := pgenv.Read(env)
+	if err != nil {
+		return err
+	}
+	if t.folder, err = to.Folder(); err != nil {
+		return err
+	}
+	if env, err = to.Lead(t.folder); err != nil {
+		return err
+	}
+	cfg, err := connstring.Conn(to.Upstream())
+	if err != nil {
+		return err
+	}
+	if _, err := t.listen("unix", to.Socket(t.folder), cfg); err != nil {
+		return err
+	}
+	t.Env, err = t.rewrite(pgenv.With(env, map[string]string{"PGCHANNELBINDING": ""}))
+	if err == nil {
+		t.Command, err = t.rewrite(command)
+	}
+	return err
+}
+
+// rewrite returns texts whose URLs lead to the tap. A URL without a host is led by the variables.
+func (t *tap) rewrite(texts []string) (led []string, err error) {
+	for _, text := range texts {
+		led = append(led, aURL.ReplaceAllStringFunc(text, func(found string) string {
+			u, refusal := url.Parse(found)
+			if refusal != nil || u.Host == "" {
+				return found
+			}
+			cfg, refusal := connstring.Conn(strings.TrimPrefix(found, "jdbc:"))
+			if refusal != nil {
+				return found
+			}
+			at, refusal := t.listen("tcp", "127.0.0.1:0", cfg)
+			err = errors.Join(err, refusal)
+			if refusal != nil {
+				return found
+			}
+			q := u.Query()
+			for name := range q {
+				if strings.HasPrefix(name, "ssl") || slices.Contains([]string{"host", "hostaddr", "port", "channel_binding", "gssencmode"}, name) {
+					q.Del(name)
+				}
+			}
+			q.Set("sslmode", "disable")
+			u.Host, u.RawQuery = at.String(), strings.ReplaceAll(q.Encode(), "+", "%20")
+			return u.String()
+		}))
+	}
+	return led, err
+}
+
+// listen serves the clients of one listener until close.
+func (t *tap) listen(network, address string, to *pgx.ConnConfig) (net.Addr, error) {
+	listener, err := net.Listen(network, address)
+	if err != nil {
+		return nil, err
+	}
+	t.listeners = append(t.listeners, listener)
+	t.serving.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			t.inSession(func() { t.serve(client, to) })
+		}
+	})
+	return listener.Addr(), nil
+}
+
+// close closes the listeners, and all connections.
+func (t *tap) close() error {
+	for _, listener := range t.listeners {
+		_ = listener.Close()
+	}
+	t.serving.Wait()
+	t.hangUp()
+	return os.RemoveAll(t.folder)
+}
+
+// dial connects to the first server of a connection string, encrypted as it says.
+func dial(ctx context.Context, cfg *pgx.ConnConfig) (net.Conn, error) {
+	network, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
+	conn, err := cfg.DialFunc(ctx, network, address)
+	if err != nil || cfg.TLSConfig == nil {
+		return conn, err
+	}
+	request, answer := []byte(nil), make([]byte, 1)
+	if cfg.SSLNegotiation == "direct" {
+		return tls.Client(conn, cfg.TLSConfig), nil
+	}
+	if request, err = (&pgproto3.SSLRequest{}).Encode(nil); err == nil {
+		if _, err = conn.Write(request); err == nil {
+			_, err = io.ReadFull(conn, answer)
+		}
+	}
+	switch {
+	case err != nil:
+	case answer[0] == 'S':
+		return tls.Client(conn, cfg.TLSConfig), nil
+	case slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.TLSConfig == nil }):
+		return conn, nil
+	default:
+		err = errors.New("the server does not encrypt, which the connection string requires")
+	}
+	_ = conn.Close()
+	return nil, err
+}
