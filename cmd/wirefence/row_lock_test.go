@@ -19,10 +19,10 @@ func lockTableDatabase(t *testing.T) string {
 
 // Statements of ShedLock's, with its database time. They return whether they changed the row.
 const (
-	now    = "timezone('utc', clock_timestamp())"
-	take   = "INSERT INTO shedlock VALUES ('nightly', " + now + " + $1::interval, " + now + ", 'host') ON CONFLICT (name) DO UPDATE SET lock_until = " + now + " + $1::interval, locked_at = " + now + ", locked_by = 'host' WHERE shedlock.lock_until <= " + now + " RETURNING true"
-	extend = "UPDATE shedlock SET lock_until = " + now + " + $1::interval WHERE name = 'nightly' AND locked_by = 'host' AND lock_until > " + now + " RETURNING true"
-	give   = "UPDATE shedlock SET lock_until = " + now + " - $1::interval WHERE name = 'nightly' AND locked_by = 'host' RETURNING true"
+	now       = "timezone('utc', clock_timestamp())"
+	takeRow   = "INSERT INTO shedlock VALUES ('nightly', " + now + " + $1::interval, " + now + ", 'host') ON CONFLICT (name) DO UPDATE SET lock_until = " + now + " + $1::interval, locked_at = " + now + ", locked_by = 'host' WHERE shedlock.lock_until <= " + now + " RETURNING true"
+	extendRow = "UPDATE shedlock SET lock_until = " + now + " + $1::interval WHERE name = 'nightly' AND locked_by = 'host' AND lock_until > " + now + " RETURNING true"
+	giveRow   = "UPDATE shedlock SET lock_until = " + now + " - $1::interval WHERE name = 'nightly' AND locked_by = 'host' RETURNING true"
 )
 
 func newRowLeader(t *testing.T, url string, settings ...string) *leader {
@@ -54,7 +54,7 @@ func TestALockInARowIsFenced(t *testing.T) {
 	url := lockTableDatabase(t)
 	a, b := newRowLeader(t, url), newRowLeader(t, url)
 	a.gets(t, "WF002", a.work, intoOrders)
-	if !a.changes(t, take, "60 s") || b.changes(t, take, "60 s") {
+	if !a.changes(t, takeRow, "60 s") || b.changes(t, takeRow, "60 s") {
 		t.Fatal("not one of them has the lock")
 	}
 	a.gets(t, "", a.work, intoOrders)
@@ -64,26 +64,26 @@ func TestALockInARowIsFenced(t *testing.T) {
 	wirefence(t, []string{"WIREFENCE_ADMIN_LISTEN=" + a.admin}, "status", "--adopted").expect(t, 0).says(t, "row:shedlock(nightly)", "yes")
 
 	// The other one has the same name, so it may extend the lock: it doesn't come by a lease.
-	if !b.changes(t, extend, "60 s") {
+	if !b.changes(t, extendRow, "60 s") {
 		t.Fatal("the row says another name")
 	}
 	b.gets(t, "WF002", b.work, intoOrders)
 	a.gets(t, "", a.work, intoOrders)
-	if !a.changes(t, give, "1 s") {
+	if !a.changes(t, giveRow, "1 s") {
 		t.Fatal("the lock isn't its own")
 	}
 	a.gets(t, "WF002", a.work, intoOrders)
 
 	// In a transaction: the lease begins with the commit, and never behind a rollback.
 	b.gets(t, "", b.lock, "BEGIN")
-	if !b.changes(t, take, "60 s") {
+	if !b.changes(t, takeRow, "60 s") {
 		t.Fatal("the lock is taken")
 	}
 	b.gets(t, "WF002", b.work, intoOrders)
 	b.gets(t, "", b.lock, "ROLLBACK")
 	b.gets(t, "WF002", b.work, intoOrders)
 	b.gets(t, "", b.lock, "BEGIN")
-	if !b.changes(t, take, "60 s") {
+	if !b.changes(t, takeRow, "60 s") {
 		t.Fatal("the lock is taken")
 	}
 	b.gets(t, "", b.lock, "COMMIT")
@@ -114,17 +114,17 @@ func TestAStalledLeaderByARowIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stack.Exec(t, url, "DELETE FROM shedlock")
 			a, b := newRowLeader(t, url), newRowLeader(t, url)
-			if a.changes(t, take, "-300 s"); b.changes(t, extend, "1 s") {
+			if a.changes(t, takeRow, "-300 s"); b.changes(t, extendRow, "1 s") {
 				t.Fatal("a lock that has ended is held")
 			}
 			a.gets(t, "WF002", a.work, intoOrders)
-			if !a.changes(t, take, "3 s") {
+			if !a.changes(t, takeRow, "3 s") {
 				t.Fatal("the lock is taken")
 			}
 			a.gets(t, "", a.work, intoOrders)
 			a.gets(t, "", a.work, "BEGIN; SELECT 1")
 			wakes := stalls(a)
-			stack.Eventually(t, "the next one leads", func() bool { return b.changes(t, take, "60 s") })
+			stack.Eventually(t, "the next one leads", func() bool { return b.changes(t, takeRow, "60 s") })
 			b.gets(t, "", b.work, intoOrders)
 			wakes()
 			a.gets(t, "WF001", a.work, intoOrders)
@@ -140,7 +140,7 @@ func TestALockInARowWithoutASeal(t *testing.T) {
 	url := lockTableDatabase(t)
 	a := newRowLeader(t, url)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 1, 'another', 'another-service')")
-	a.gets(t, "57P01", a.lock, strings.ReplaceAll(take, "$1", "'60 s'"))
+	a.gets(t, "57P01", a.lock, strings.ReplaceAll(takeRow, "$1", "'60 s'"))
 	a.gets(t, "WF002", a.work, intoOrders)
 }
 
@@ -149,7 +149,7 @@ func TestALockInARowBeforeATransactionPooler(t *testing.T) {
 	stack.NeedsMore(t, "PgBouncer")
 	url := lockTableDatabase(t)
 	a := newRowLeader(t, url, "WIREFENCE_UPSTREAM="+transactionPooler(t, url))
-	a.gets(t, "", a.lock, strings.ReplaceAll(take, "$1", "'60 s'"))
+	a.gets(t, "", a.lock, strings.ReplaceAll(takeRow, "$1", "'60 s'"))
 	a.gets(t, "WF002", a.work, intoOrders)
 	a.stderr.Await(t, "cannot follow the locks of the session's application")
 }
