@@ -77,6 +77,7 @@ var meanings = map[string]string{
 	"fence.RowClass.key":   "the columns by which a fence names a row",
 	"fence.RowClass.claim": "the expression that a fence's claim is compared with",
 	"fence.RowClass.while": "the condition that the row must meet",
+	"fence.RowClass.until": "the expression of the time in UTC at which a claim ends, if sidecars may follow the rows",
 	"fence.RowClass.mode":  "`enforce` or `shadow`",
 	"fence.RowClass.by":    "the role that declared it",
 	"fence.RowClass.since": "when that was",
