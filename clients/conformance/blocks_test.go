@@ -11,16 +11,17 @@ import (
 // Blocks with a lease end, cancel and tell as they are documented.
 func TestBlocks(t *testing.T) {
 	for language, command := range map[string][]string{
-		"python":     {python, "testdata/blocks.py"},
-		"typescript": {"node", filepath.Join(folder, "blocks.js")},
+		"python":        {python, "testdata/blocks.py"},
+		"python by SQL": {python, "testdata/blocks.py"},
+		"typescript":    {"node", filepath.Join(folder, "blocks.js")},
 	} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			w := newWorldFor(t, language)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-			cmd.Env = w.environment("blocks", w.admin)
+			cmd.Env = w.environment("blocks", w.source())
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

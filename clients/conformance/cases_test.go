@@ -16,6 +16,7 @@ type testCase struct {
 	Name     string
 	Resource string   // default: one that no other case has
 	Only     []string // the languages that it is for; default all
+	OverHTTP bool     `json:"over_http"` // it isn't for leases by SQL
 	Because  string   // why it is not for others
 	Steps    []step
 }
@@ -75,17 +76,19 @@ func readCases(t *testing.T) (all []testCase) {
 func TestCases(t *testing.T) {
 	for language, launch := range map[string]func(t *testing.T, w *world, name string) client{
 		"python": launchPython, "typescript": launchTypeScript, "go": launchGo,
+		"python by SQL": launchPython, "python by SQL with psycopg2": launchPsycopg2,
 	} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newWorldFor(t, language)
+			language, _, _ := strings.Cut(language, " by ")
 			for _, name := range []string{"a", "b"} {
 				w.clients[name] = launch(t, w, name)
 			}
 			for i, c := range readCases(t) {
-				if c.Only != nil && !slices.Contains(c.Only, language) {
+				if c.Only != nil && !slices.Contains(c.Only, language) || c.OverHTTP && w.bySQL {
 					if c.Because == "" {
-						t.Errorf("%s: no word on why it is for %q only", c.Name, c.Only)
+						t.Errorf("%s: no word on why it isn't for all", c.Name)
 					}
 					continue
 				}

@@ -40,11 +40,12 @@ func blocks(file, language string) (all []string, err error) {
 const (
 	pageAPI      = "http://127.0.0.1:9433"
 	pageDatabase = "app@127.0.0.1:6433/app"
+	pagePostgres = "127.0.0.1:5432/app"
 )
 
 // here puts the addresses of a world into a program of the page.
 func (w *world) here(program string) string {
-	return strings.NewReplacer(pageAPI, "http://"+w.admin, pageDatabase, strings.TrimPrefix(strings.TrimSuffix(w.url, "?sslmode=disable"), "postgres://")).Replace(program)
+	return strings.NewReplacer(pagePostgres, w.Addr()+"/"+w.Name, pageAPI, "http://"+w.admin, pageDatabase, strings.TrimPrefix(strings.TrimSuffix(w.url, "?sslmode=disable"), "postgres://")).Replace(program)
 }
 
 // writes runs a program of the page, which must have written.

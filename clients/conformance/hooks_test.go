@@ -27,7 +27,7 @@ func TestHooks(t *testing.T) {
 			w := newWorld(t)
 			cmd := exec.Command(c.command[0], c.command[1:]...)
 			log := &stack.Log{}
-			cmd.Env, cmd.Stderr = w.environment("hooks", w.admin), log
+			cmd.Env, cmd.Stderr = w.environment("hooks", w.source()), log
 			input, err := cmd.StdinPipe()
 			if err != nil {
 				t.Fatal(err)

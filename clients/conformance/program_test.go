@@ -27,6 +27,11 @@ func launchPython(t *testing.T, w *world, name string) client {
 	return launch(t, w, name, python, "testdata/driver.py")
 }
 
+func launchPsycopg2(t *testing.T, w *world, name string) client {
+	t.Helper()
+	return launch(t, w, name, python, "testdata/driver.py", "without psycopg 3")
+}
+
 func launchTypeScript(t *testing.T, w *world, name string) client {
 	t.Helper()
 	return launch(t, w, name, "node", filepath.Join(folder, "driver.js"))
@@ -34,7 +39,7 @@ func launchTypeScript(t *testing.T, w *world, name string) client {
 
 func launch(t *testing.T, w *world, name string, command ...string) client {
 	t.Helper()
-	w.links[name] = link(t, w.admin)
+	w.links[name] = link(t, w.source())
 	p := &program{name: name, outcomes: make(chan []byte), log: &stack.Log{}}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stderr = w.environment(name, w.links[name].Addr()), p.log

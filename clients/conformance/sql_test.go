@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -13,18 +12,19 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// The clients for Ruby and Java take leases by SQL, and pass tests of their own where their writes
-// go to PostgreSQL, through the proxy, and through PgBouncer with transaction pooling.
+// The clients that take leases by SQL pass tests of their own where their writes go to PostgreSQL,
+// through the proxy, and through PgBouncer with transaction pooling.
 func TestClientsBySQL(t *testing.T) {
 	java := javaTests(t)
 	for _, way := range []string{"direct", "proxy", "pooler"} {
 		for language, command := range map[string][]string{
-			"ruby": {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
-			"java": java,
+			"ruby":   {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"java":   java,
+			"python": {python, "testdata/sql.py"},
 		} {
 			t.Run(way+"/"+language, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, "WIREFENCE_REDIS_URL=") // leases are in PostgreSQL, for all who take some
+				w := newWorldFor(t, language+" by SQL")
 				direct := fmt.Sprintf("postgresql://%%s@%s/%s?sslmode=disable", w.Addr(), w.Name)
 				url := fmt.Sprintf(direct, "app")
 				switch way {
@@ -38,11 +38,11 @@ func TestClientsBySQL(t *testing.T) {
 				leases := fmt.Sprintf(direct, "leases")
 				if language == "java" {
 					url, leases = jdbc(url), jdbc(leases)
-				} else if way == "pooler" {
+				} else if language == "ruby" && way == "pooler" {
 					url += "&prepared_statements=false"
 				}
 				cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
-				cmd.Env = append(os.Environ(), "DATABASE_URL="+url, "LEASES_URL="+leases)
+				cmd.Env = append(w.environment(language, w.Addr()), "DATABASE_URL="+url, "LEASES_URL="+leases)
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
@@ -29,10 +31,23 @@ type world struct {
 	url     string                   // of the database through the proxy, as the role app
 	admin   string                   // of the proxy, host:port
 	clients map[string]client
+	writer  pgx.Tx
+	bySQL   bool // leases are in PostgreSQL, and programs take them by SQL
 }
 
 // bearer is the token that the API wants.
 const bearer = "the-token-of-all-the-tests"
+
+// newWorldFor starts a world for a language, or one "by SQL".
+func newWorldFor(t *testing.T, language string) *world {
+	t.Helper()
+	if !strings.Contains(language, " by SQL") {
+		return newWorld(t)
+	}
+	w := newWorld(t, "WIREFENCE_REDIS_URL=") // leases are in PostgreSQL, for all who take some
+	w.bySQL = true
+	return w
+}
 
 // newWorld starts a world without clients, ended with the test. Settings are of the proxy.
 func newWorld(t *testing.T, settings ...string) *world {
@@ -103,9 +118,22 @@ func start(t *testing.T, cmd *exec.Cmd) (over chan error) {
 	return over
 }
 
-// environment is what a program is given.
-func (w *world) environment(name, api string) []string {
-	return append(os.Environ(), "NAME="+name, "API=http://"+api, "API_TOKEN="+bearer, "DATABASE_URL="+w.url,
+// source is what programs take leases from: that of a world by SQL is the database, of others the
+// proxy.
+func (w *world) source() string {
+	if w.bySQL {
+		return w.Addr()
+	}
+	return w.admin
+}
+
+// environment is what a program is given. It takes leases from an address, host:port.
+func (w *world) environment(name, source string) []string {
+	api := "http://" + source
+	if w.bySQL {
+		api = "postgresql://leases@" + source + "/" + w.Name + "?sslmode=disable"
+	}
+	return append(os.Environ(), "NAME="+name, "API="+api, "API_TOKEN="+bearer, "ADMIN=http://"+w.admin, "DATABASE_URL="+w.url,
 		"PYTHONPATH="+absolute("../python"), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1")
 }
 
@@ -140,7 +168,16 @@ func (w *world) change(t *testing.T, s step) {
 	case "seal":
 		w.Becomes(t, "true", "SELECT wirefence.seal($1, $2, 'another/1')::text", s.text("resource"), s.text("token"))
 	case "granted":
-		w.awaitGrant(t, s.text("resource"))
+		w.awaitGrant(t, s.text("resource"), int(s.number("above")))
+	case "writer":
+		w.writer = w.begin(t, s.text("resource"))
+	case "hold_answers_to_a_takeover":
+		w.Becomes(t, "true", "SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND NOT granted AND datname = current_database())::text")
+		network.HoldAnswers()
+	case "writer_ends":
+		if err := w.writer.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	case "revoke":
 		w.revoke(t, s.text("resource"))
 	default:
@@ -148,12 +185,26 @@ func (w *world) change(t *testing.T, s step) {
 	}
 }
 
-// awaitGrant waits until a lease was granted whose client may not have the answer: where it
-// asks Redis itself, the grant isn't sealed before that.
-func (w *world) awaitGrant(t *testing.T, resource string) {
+// begin begins a transaction under the last token of a resource.
+func (w *world) begin(t *testing.T, resource string) pgx.Tx {
+	t.Helper()
+	token := stack.Value[int64](t, w.DB, "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = $1", resource)
+	tx, err := stack.Connect(t, "postgres://app@"+w.Addr()+"/"+w.Name+"?sslmode=disable").Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT wirefence.check($1)", fmt.Sprintf("%s=%d", resource, token)); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// awaitGrant waits until a lease was granted whose client may not have the answer, with a token
+// above another: where it asks Redis itself, the grant isn't sealed before that.
+func (w *world) awaitGrant(t *testing.T, resource string, above int) {
 	t.Helper()
 	if _, direct := w.clients["a"].(*goClient); !direct {
-		w.Becomes(t, "1", "SELECT count(*)::text FROM wirefence.resource_locks WHERE resource_id = $1 AND last_token > 0", resource)
+		w.Becomes(t, "1", "SELECT count(*)::text FROM wirefence.resource_locks WHERE resource_id = $1 AND last_token > $2", resource, above)
 		return
 	}
 	stack.Eventually(t, "the lease is in Redis", func() bool {
@@ -165,12 +216,12 @@ func (w *world) awaitGrant(t *testing.T, resource string) {
 	})
 }
 
-// storeLinks has a failure on the way to Redis: the proxy's, or that of clients which ask
-// it themselves.
+// storeLinks has a failure on the way to the lease store: the proxy's, or that of clients which
+// ask it themselves.
 func (w *world) storeLinks(fail func(*servers.Link)) {
 	fail(w.store)
 	for name, c := range w.clients {
-		if _, direct := c.(*goClient); direct {
+		if _, direct := c.(*goClient); direct || w.bySQL {
 			fail(w.links[name])
 		}
 	}

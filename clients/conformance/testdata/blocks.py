@@ -6,20 +6,26 @@ import json
 import os
 import pickle
 import queue
+import signal
+import socket
 import sys
 import threading
 import time
 import urllib.request
+from unittest import mock
+
+import psycopg
 
 import wirefence
 
-API, TOKEN = os.environ["API"], os.environ["API_TOKEN"]
-client = wirefence.Client(API, token=lambda: TOKEN, holder="blocks", ttl=5)
+API, ADMIN, TOKEN = os.environ["API"], os.environ["ADMIN"], os.environ["API_TOKEN"]
+BY_SQL = API.startswith("postgresql:")
+client = wirefence.Client(API, token=None if BY_SQL else lambda: TOKEN, holder="blocks", ttl=5)
 
 
 def revoke(resource):
     headers = {"Content-Type": "application/json", "Authorization": "Bearer " + TOKEN}
-    with urllib.request.urlopen(urllib.request.Request(f"{API}/v1/resources/{resource}/revoke", b"{}", headers)) as answer:
+    with urllib.request.urlopen(urllib.request.Request(f"{ADMIN}/v1/resources/{resource}/revoke", b"{}", headers)) as answer:
         assert json.load(answer)["lease_freed"]
 
 
@@ -74,10 +80,13 @@ def a_forked_child_leaves_the_lease_to_its_parent():
         if child == 0:
             try:
                 lease.give_back()  # as the end of a block does
+                raises(wirefence.LeaseHeld, is_free, "forked")
+                os._exit(0 if is_free("the child's") else 1)
             finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
         raises(wirefence.LeaseHeld, is_free, "forked")
+        assert lease.release()
 
 
 def a_lease_that_no_thread_can_keep_is_given_back():
@@ -98,6 +107,81 @@ def a_lease_that_no_thread_can_keep_is_given_back():
     assert is_free("threadless")
 
 
+def an_error_in_a_renewal_stops_no_renewals():
+    with client.lease("renewed") as lease:
+        call, failures = lease._keeping.api.call, [KeyError("one"), RuntimeError("two")]
+
+        def fails(resource, operation, *args):
+            if operation == "renew" and failures:
+                raise failures.pop()
+            return call(resource, operation, *args)
+
+        with mock.patch.object(lease._keeping.api, "call", fails):
+            assert not lease.ended.wait(6)
+            assert not failures
+
+
+def an_interrupted_wait_leaves_no_lease():
+    """A server that doesn't answer doesn't keep signals away, either."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    scheme = API.partition(":")[0]
+    for waits in (
+        lambda: client.acquire("interrupted", wait=30),
+        lambda: wirefence.Client(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}").acquire("interrupted"),
+    ):
+        with client.lease("interrupted"):
+            began = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            raises(KeyboardInterrupt, waits)
+            assert time.monotonic() - began < 10
+        with client.lease("interrupted", wait=30) as lease:  # the proxy may give back what it won
+            lease.check()
+    silent.close()
+
+
+def sessions_of(application):
+    """The sessions that a client by SQL has, and what others can read of each."""
+    with psycopg.connect(API) as looking:
+        sql = "SELECT pid, query FROM pg_stat_activity WHERE application_name = %s AND datname = current_database()"
+        return looking.execute(sql, [application]).fetchall()
+
+
+def a_lease_by_sql_has_a_session_of_its_own(driver):
+    with mock.patch.dict(sys.modules, {} if driver == "psycopg" else {"psycopg": None}):
+        own = wirefence.Client(API + "&application_name=mine", ttl=3)
+    with own.lease("session") as lease:
+        for _ in range(2):  # it comes again after it was ended
+            [(pid, query)] = sessions_of("mine")
+            assert lease.grant_id not in query, query
+            with psycopg.connect(API) as ending:
+                ending.execute("SELECT pg_terminate_backend(%s)", [pid])
+            assert not lease.ended.wait(3)
+            assert pid != sessions_of("mine")[0][0]
+        with psycopg.connect(API) as ending:
+            ending.execute("SELECT pg_terminate_backend(%s)", [sessions_of("mine")[0][0]])
+        assert lease.release()
+    assert is_free("session")
+    end = time.monotonic() + 10
+    while sessions_of("mine"):
+        assert time.monotonic() < end
+
+
+def without_a_driver_it_says_what_to_install():
+    with mock.patch.dict(sys.modules, {"psycopg": None, "psycopg2": None}):
+        assert "pip install" in str(raises(ImportError, wirefence.Client, API))
+
+
+def a_server_that_refuses_says_why():
+    """What no time mends isn't waited for, and a password isn't told."""
+    database = API.partition("?")[0].rpartition("/")[2]
+    for url, told in ((API.replace("leases@", "app@"), "GRANT wirefence_issuer"), (API.replace(database, "postgres"), "wirefence")):
+        began = time.monotonic()
+        error = raises(wirefence.ApiError, lambda: wirefence.Client(url).acquire("refused", wait=30))
+        assert not isinstance(error, wirefence.Unavailable) and told in str(error), error
+        assert time.monotonic() - began < 10
+    raises(ValueError, lambda: wirefence.Client(API, token="t"))
+
+
 def errors_can_be_pickled():
     for error in (
         wirefence.LeaseLost("orders", 34, "revoked", "by an operator"),
@@ -109,8 +193,15 @@ def errors_can_be_pickled():
 
 
 def a_url_with_a_password_is_refused_without_telling_it():
-    error = raises(ValueError, wirefence.Client, "http://me:secret@127.0.0.1:1")
-    assert "secret" not in str(error)
+    for url in (
+        "http://me:secret@127.0.0.1:1",
+        "POSTGRES://me:secret@127.0.0.1",
+        " postgresql://me:secret@127.0.0.1",
+        "postgresql+psycopg2://me:secret@127.0.0.1/app",
+        "postgresql://me:secret%zz@127.0.0.1/app",
+        "postgresql://me:secret@127.0.0.1/app?no_such_parameter=1",
+    ):
+        assert "secret" not in str(raises(ValueError, wirefence.Client, url))
 
 
 def a_released_lease_keeps_no_thread():
@@ -226,10 +317,13 @@ def many_wait_in_tasks_and_all_get_it():
     asyncio.run(all_of_them())
 
 
+signal.signal(signal.SIGALRM, signal.default_int_handler)
 a_block_frees_the_resource()
 a_block_tells_of_a_loss()
 a_forked_child_leaves_the_lease_to_its_parent()
 a_lease_that_no_thread_can_keep_is_given_back()
+an_error_in_a_renewal_stops_no_renewals()
+an_interrupted_wait_leaves_no_lease()
 errors_can_be_pickled()
 a_url_with_a_password_is_refused_without_telling_it()
 for block in (
@@ -242,5 +336,10 @@ for block in (
 ):
     asyncio.run(block())
 many_wait_in_tasks_and_all_get_it()
+if BY_SQL:
+    a_lease_by_sql_has_a_session_of_its_own("psycopg")
+    a_lease_by_sql_has_a_session_of_its_own("psycopg2")
+    without_a_driver_it_says_what_to_install()
+    a_server_that_refuses_says_why()
 a_released_lease_keeps_no_thread()
 sys.stdout.write("all as documented\n")

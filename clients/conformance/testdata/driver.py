@@ -5,13 +5,14 @@ import json
 import os
 import sys
 import time
+from unittest import mock
 
 import psycopg
 
 import wirefence
 from wirefence import clock
 
-NAME = os.environ["NAME"]
+NAME, API = os.environ["NAME"], os.environ["API"]
 suspended = 0.0
 lease = None
 began = 0.0
@@ -26,9 +27,16 @@ class Fails(Exception):
 
 
 def client_of(step):
+    if "without psycopg 3" in sys.argv:
+        with mock.patch.dict(sys.modules, {"psycopg": None}):
+            return make_client(step)
+    return make_client(step)
+
+
+def make_client(step):
     return wirefence.Client(
-        os.environ["API"],
-        token=step.get("token", os.environ["API_TOKEN"]),
+        API,
+        token=step.get("token", os.environ["API_TOKEN"]) if API.startswith("http") else None,
         holder=NAME,
         ttl=step.get("ttl"),
         max_hold=step.get("max_hold", 86400),

@@ -33,26 +33,28 @@ FIELDS = {"acquire": GRANT, "renew": TERM, "release": {"was_held": lambda held: 
 class Abort(threading.Event):
     """Ends a request from another thread, and refuses all later ones."""
 
-    sock: Optional[socket.socket] = None
+    cut: Callable[[], object] = staticmethod(lambda: None)
+    """Ends the request that is under way, but refuses no later one."""
 
     def set(self) -> None:
-        super().set()  # before it reads sock: a request writes sock before it looks at this
+        super().set()  # before it reads cut: a request writes cut before it looks at this
         self.cut()
 
-    def cut(self) -> None:
-        """End the request that is under way, but refuse no later one."""
-        if self.sock:
-            with contextlib.suppress(OSError):  # closed already
-                self.sock.shutdown(socket.SHUT_RDWR)
+
+def shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed already
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 class Api:
     """The API of one proxy. It is safe for concurrent use."""
 
+    by_sql = False
+
     def __init__(self, url: str, token: Token, tls: Optional[ssl.SSLContext]) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError("the url of the API must be http or https, with a host and no user")
+            raise ValueError("the url must be of an API, by http or https, with a host and no user, or begin with postgresql://")
         self._host, self._path, self._token = parts.netloc, parts.path.rstrip("/"), token
         self._tls = tls or ssl.create_default_context() if parts.scheme == "https" else None
         self._connection: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
@@ -91,6 +93,9 @@ class Api:
             raise Unavailable(told, status=response.status) from error
         raise problem(response.status, answer, response.getheader("Retry-After", ""))
 
+    def close(self) -> None:
+        """Do nothing: no connection outlasts its request."""
+
     @contextlib.contextmanager
     def _within(self, timeout: float, connection: http.client.HTTPConnection, abort: Abort) -> Iterator[None]:
         """Use a connection until the abort, or for so many seconds: a socket's own timeout is
@@ -99,11 +104,11 @@ class Api:
             connection.sock = self._tls.wrap_socket(
                 connection.sock, server_hostname=connection.host, do_handshake_on_connect=False
             )
-        abort.sock = connection.sock
+        abort.cut = cut = functools.partial(shut, connection.sock)
         if abort.is_set():
             raise OSError("aborted")
         until = time.monotonic() + timeout
-        late = threading.Timer(timeout, abort.cut)
+        late = threading.Timer(timeout, cut)
         late.daemon = True
         late.start()
         try:
@@ -116,7 +121,6 @@ class Api:
             raise TimeoutError(f"none within {timeout:.3f} s") from error
         finally:
             late.cancel()
-            abort.sock = None
 
 
 def problem(status: int, answer: Dict[str, Any], retry_after: str) -> ApiError:

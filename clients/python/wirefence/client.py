@@ -11,10 +11,11 @@ import ssl
 import threading
 import uuid
 from concurrent.futures import Future
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from . import clock as clocks
 from .api import Abort, Api, Token
+from .database import Session, sessions
 from .errors import LeaseHeld, LeaseLost, Unavailable
 from .lease import Keeping, Lease, OnLost, check_keep_for
 
@@ -22,7 +23,8 @@ MAX_WAIT = 60.0  # seconds that one request may wait
 
 
 class Client:
-    """Takes leases from the HTTP API of a Wirefence proxy. It is safe for concurrent use.
+    """Takes leases from the HTTP API of a Wirefence proxy, or, with a url postgresql://…, from
+    PostgreSQL by SQL. It is safe for concurrent use.
 
     Times are in seconds. docs/reference/clients.md describes the arguments.
     """
@@ -34,7 +36,15 @@ class Client:
     ) -> None:
         if margin is not None and not 0 < margin <= (ttl or 3600) / 2:
             raise ValueError(f"margin is {margin}, must be more than 0 seconds and at most half of the ttl")
-        self._keeping = Keeping(Api(url, token, tls), clock, margin, max_hold, timeout)
+        self._open: Callable[[], Union[Api, Session]]
+        if url.startswith(("postgresql://", "postgres://")):
+            if token is not None or tls is not None:
+                raise ValueError("token and tls are for the API: the url of a database has all that its connections need")
+            self._open = sessions(url)
+        else:
+            api = Api(url, token, tls)
+            self._open = lambda: api
+        self._keeping = functools.partial(Keeping, clock=clock, margin=margin, max_hold=max_hold, timeout=timeout)
         self._request: Dict[str, Any] = {"holder": holder or f"{socket.gethostname()}:{os.getpid()}"}
         if ttl is not None:
             self._request["ttl_seconds"] = ttl
@@ -68,16 +78,32 @@ class Client:
         """
         if not resource:
             raise ValueError("the name of a resource is empty")
-        keeping, clock, abort = self._keeping, self._keeping.clock, abort or Abort()
-        request: Dict[str, Any] = {**self._request, "idempotency_key": idempotency_key or uuid.uuid4().hex}
+        keeping = self._keeping(self._open())
+        try:
+            answer, sent = self._win(keeping, resource, wait, idempotency_key or uuid.uuid4().hex, abort or Abort())
+        except BaseException:
+            keeping.api.close()
+            raise
+        lease = Lease(keeping, answer, sent, on_lost)
+        try:
+            lease.start()
+        except BaseException:  # the answer came too late, or no thread can start
+            lease.give_back()
+            raise
+        return lease
+
+    def _win(self, keeping: Keeping, resource: str, wait: float, key: str, abort: Abort) -> Tuple[Dict[str, Any], float]:
+        """Ask until the lease is won or the wait is over. Return the answer, and when the request
+        that it answers was sent."""
+        clock = keeping.clock
+        request: Dict[str, Any] = {**self._request, "idempotency_key": key}
         until, pause = clock() + wait, 0.1
         while True:
             sent = clock()
             asked = int(1000 * min(max(0.0, until - sent), MAX_WAIT)) / 1000
             request["wait_seconds"] = asked
             try:
-                answer = keeping.api.call(resource, "acquire", request, asked + keeping.timeout, abort)
-                break
+                return keeping.api.call(resource, "acquire", request, asked + keeping.timeout, abort), sent
             except LeaseHeld:
                 if not asked:
                     raise
@@ -86,13 +112,6 @@ class Client:
                 if clock() + delay >= until or abort.wait(delay):
                     raise
                 pause = min(2 * pause, 2.0)
-        lease = Lease(keeping, answer, sent, on_lost)
-        try:
-            lease.start()
-        except BaseException:  # the answer came too late, or no thread can start
-            lease.give_back()
-            raise
-        return lease
 
 
 class Leasing:

@@ -16,6 +16,10 @@ MAX_ROWS, MAX_KEY, MAX_FENCE = 10_000, 1024, 1 << 20  # the last two in bytes
 class Fence:
     """A fence, and the forms in which a statement, a transaction or a session carries it."""
 
+    by_sql = False
+    """The fence is that of a lease taken by SQL. There may be no proxy, which alone reads comments:
+    hooks put it into transactions, too."""
+
     def __init__(self, fence: str) -> None:
         self.fence = fence
 

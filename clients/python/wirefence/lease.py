@@ -7,9 +7,10 @@ import math
 import os
 import random
 import threading
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Union
 
 from .api import Api
+from .database import Session
 from .errors import ApiError, LeaseLost
 from .fence import Fence
 
@@ -25,7 +26,7 @@ OnLost = Optional[Callable[[LeaseLost], None]]
 class Keeping(NamedTuple):
     """The settings by which a client keeps its leases, in seconds."""
 
-    api: Api
+    api: Union[Api, Session]
     clock: Callable[[], float]
     margin: Optional[float]
     max_hold: Optional[float]
@@ -52,6 +53,7 @@ class Lease(Fence):
         self.grant_id: str = answer["grant_id"]
         self.ttl: float = answer["ttl_seconds"]
         self.margin: float = self.ttl / 5 if keeping.margin is None else keeping.margin
+        self.by_sql = keeping.api.by_sql
         self.ended = threading.Event()
         """Set when the lease has ended, for whatever cause."""
 
@@ -102,7 +104,7 @@ class Lease(Fence):
             left = self._expires - self._clock()
         if left <= 0:
             return False  # the lease store has let it go
-        return bool(self._call("release", {}, max(left, 1.0))["was_held"])
+        return bool(self._call_last("release", {})["was_held"])
 
     def keep(self, keep_for: float) -> bool:
         """End the lease when its work has succeeded, but leave it taken until so many seconds
@@ -120,7 +122,7 @@ class Lease(Fence):
         if not kept:
             return self.release()
         try:
-            self._call("renew", {"ttl_seconds": max(1.0, math.ceil((until - now) * 1000) / 1000)}, self._keeping.timeout)
+            self._call_last("renew", {"ttl_seconds": max(1.0, math.ceil((until - now) * 1000) / 1000)})
         except ApiError as error:
             if error.type != "lease-lost":
                 raise
@@ -147,6 +149,13 @@ class Lease(Fence):
         timeout = min(patience, self._keeping.timeout)
         return self._keeping.api.call(self.resource, operation, {"grant_id": self.grant_id, **body}, timeout)
 
+    def _call_last(self, operation: str, body: Dict[str, Any]) -> Dict[str, Any]:
+        """Without an answer this ends within a second of the deadline: the lease expires by itself."""
+        try:
+            return self._call(operation, body, max(self._deadline - self._clock(), 1.0))
+        finally:
+            self._keeping.api.close()
+
     def _confirmed(self, answer: Dict[str, Any], sent: float) -> None:
         self._expires: float = sent + answer["expires_in_seconds"]  # in the lease store, or earlier
         self._deadline: float = min(self._expires - self.margin, self._last)
@@ -165,6 +174,7 @@ class Lease(Fence):
             while not (lost := self.error):
                 self._changed.wait(min(GLANCE, max(0.0, self._deadline - self._clock())))
         if lost.cause != "released":
+            self._keeping.api.close()
             log.warning("%s", lost)
             try:
                 self._on_lost(lost)

@@ -115,7 +115,7 @@ export class Lease extends Fence implements AsyncDisposable {
     if (!this.#over()) this.#end("released");
     const left = this.#expires - this.#keeping.clock();
     if (left <= 0) return false; // it has expired in the lease store
-    return (await this.#call<{ was_held: boolean }>("release", {}, Math.max(left, 1))).was_held;
+    return (await this.#callLast<{ was_held: boolean }>("release", {})).was_held;
   }
 
   /**
@@ -131,7 +131,7 @@ export class Lease extends Fence implements AsyncDisposable {
     this.#end("released");
     try {
       const ttl = Math.max(1, Math.ceil(left * 1000) / 1000);
-      await this.#call("renew", { ttl_seconds: ttl }, this.#keeping.timeout);
+      await this.#callLast("renew", { ttl_seconds: ttl });
       return true;
     } catch (error) {
       if (error instanceof ApiError && error.type === "lease-lost") return false;
@@ -147,6 +147,11 @@ export class Lease extends Fence implements AsyncDisposable {
   #call<T>(operation: string, body: object, patience: number): Promise<T> {
     const { api, timeout } = this.#keeping;
     return api.call(this.resource, operation, { grant_id: this.grantId, ...body }, Math.min(timeout, patience));
+  }
+
+  /** Without an answer this ends within a second of the deadline: the lease expires by itself. */
+  #callLast<T>(operation: string, body: object): Promise<T> {
+    return this.#call<T>(operation, body, Math.max(this.#deadline - this.#keeping.clock(), 1));
   }
 
   #confirmed(term: Term, sent: number): void {
