@@ -11,9 +11,10 @@ import (
 // Blocks with a lease end, cancel and tell as they are documented.
 func TestBlocks(t *testing.T) {
 	for language, command := range map[string][]string{
-		"python":        {python, "testdata/blocks.py"},
-		"python by SQL": {python, "testdata/blocks.py"},
-		"typescript":    {"node", filepath.Join(folder, "blocks.js")},
+		"python":            {python, "testdata/blocks.py"},
+		"python by SQL":     {python, "testdata/blocks.py"},
+		"typescript":        {"node", filepath.Join(folder, "blocks.js")},
+		"typescript by SQL": {"node", filepath.Join(folder, "blocks.js")},
 	} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()

@@ -142,7 +142,7 @@ func compileTypeScript() error {
 // programSources are the files of the programs for Node.
 func programSources() (map[string]string, error) {
 	sources := map[string]string{"package.json": `{"type": "module"}`, "tsconfig.json": settings}
-	for _, name := range []string{"testdata/driver.ts", "testdata/hooks.ts", "testdata/blocks.ts", "../typescript/examples/worker.ts"} {
+	for _, name := range []string{"testdata/driver.ts", "testdata/hooks.ts", "testdata/blocks.ts", "testdata/sql.ts", "../typescript/examples/worker.ts"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return nil, err

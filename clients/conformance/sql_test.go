@@ -18,10 +18,11 @@ func TestClientsBySQL(t *testing.T) {
 	java := javaTests(t)
 	for _, way := range []string{"direct", "proxy", "pooler"} {
 		for language, command := range map[string][]string{
-			"ruby":   {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
-			"java":   java,
-			"python": {python, "testdata/sql.py"},
-			"rust":   append([]string{"cargo"}, cargo("test", "--test", "transactions")...),
+			"ruby":       {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"java":       java,
+			"python":     {python, "testdata/sql.py"},
+			"typescript": {"node", filepath.Join(folder, "sql.js")},
+			"rust":       append([]string{"cargo"}, cargo("test", "--test", "transactions")...),
 		} {
 			t.Run(way+"/"+language, func(t *testing.T) {
 				t.Parallel()

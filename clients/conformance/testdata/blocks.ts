@@ -6,15 +6,17 @@ import os from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 
-import { Client, LeaseHeld, LeaseLost } from "wirefence";
+import pg from "pg";
+import { ApiError, Client, LeaseHeld, LeaseLost, Unavailable } from "wirefence";
 
 const api = process.env["API"]!;
 const token = process.env["API_TOKEN"]!;
-const client = new Client(api, { token: async () => token, holder: "blocks", ttl: 5 });
+const bySQL = api.startsWith("postgresql:");
+const client = new Client(api, { ...(!bySQL && { token: async () => token }), holder: "blocks", ttl: 5 });
 
 async function revoke(resource: string): Promise<void> {
   const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
-  const answer = await fetch(`${api}/v1/resources/${resource}/revoke`, { method: "POST", headers, body: "{}" });
+  const answer = await fetch(`${process.env["ADMIN"]}/v1/resources/${resource}/revoke`, { method: "POST", headers, body: "{}" });
   assert.equal(answer.status, 200);
 }
 
@@ -67,7 +69,67 @@ await client.withLease("waited", {}, async () => {
 await client.withLease("waited", { wait: 30 }, async (lease) => lease.check());
 
 // A password isn't told.
-assert.throws(() => new Client("http://me:secret@127.0.0.1:1"), (error: Error) => !error.message.includes("secret"));
+for (const url of ["http://me:secret@127.0.0.1:1", " postgresql://me:secret@127.0.0.1/app", "postgres+pg://me:secret@127.0.0.1/app", "postgresql://me:secret@127.0.0.1:port/app"]) {
+  assert.throws(() => new Client(url), (error: Error) => !inspect(error).includes("secret"));
+}
+
+// An error in a renewal stops no renewals.
+{
+  await using lease = await client.acquire("renewed");
+  const { timeout } = AbortSignal;
+  let calls = 0;
+  AbortSignal.timeout = (milliseconds) => {
+    if (++calls <= 2) throw new TypeError("no timer");
+    return timeout.call(AbortSignal, milliseconds);
+  };
+  await sleep(6000);
+  assert(calls > 2);
+  lease.check();
+  AbortSignal.timeout = timeout;
+}
+
+if (bySQL) {
+  const sessions = async (): Promise<{ pid: number; query: string }[]> => {
+    const looking = new pg.Client(api);
+    await looking.connect();
+    const sql = "SELECT pid, query FROM pg_stat_activity WHERE application_name = 'mine' AND datname = current_database()";
+    const { rows } = await looking.query(sql).finally(() => looking.end());
+    return rows;
+  };
+  const terminate = async (): Promise<number> => {
+    const { pid } = (await sessions())[0]!;
+    const ending = new pg.Client(api);
+    await ending.connect();
+    await ending.query("SELECT pg_terminate_backend($1)", [pid]).finally(() => ending.end());
+    return pid;
+  };
+
+  // A lease by SQL has a session of its own, which comes again after it was ended.
+  const own = new Client(`${api}&application_name=mine`, { ttl: 3 });
+  const lease = await own.acquire("session");
+  assert(!(await sessions())[0]!.query.includes(lease.grantId));
+  const ended = await terminate();
+  await sleep(3000);
+  lease.check();
+  assert.notEqual(await terminate(), ended);
+  assert(await lease.release());
+  assert(await isFree("session"));
+  for (let tries = 0; (await sessions()).length; tries++) {
+    assert(tries < 100);
+    await sleep(100);
+  }
+
+  // A server that refuses says why, and no time mends that.
+  for (const [url, told] of [
+    [api.replace("leases@", "app@"), "GRANT wirefence_issuer"],
+    [api.replace(/db_\d+/, "postgres"), "wirefence"],
+    [api.replace(/db_\d+/, "no_such_database"), "no_such_database"],
+  ] as const) {
+    const refused = new Client(url).acquire("refused", { wait: 30 });
+    await assert.rejects(refused, (error: unknown) => error instanceof ApiError && !(error instanceof Unavailable) && error.message.includes(told));
+  }
+  assert.throws(() => new Client(api, { token }), TypeError);
+}
 
 // The clock goes evenly where the uptime comes in whole seconds, and a suspension counts.
 {

@@ -18,8 +18,9 @@ let began = 0;
 let ended = 0;
 
 function clientOf(step: Step): wirefence.Client {
-  return new wirefence.Client(process.env["API"]!, {
-    token: step["token"] ?? process.env["API_TOKEN"],
+  const api = process.env["API"]!;
+  return new wirefence.Client(api, {
+    token: api.startsWith("http") ? (step["token"] ?? process.env["API_TOKEN"]) : undefined,
     holder: name,
     ttl: step["ttl"],
     maxHold: step["max_hold"] ?? 86400,

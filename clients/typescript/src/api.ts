@@ -1,10 +1,11 @@
 import { ApiError, LeaseHeld, Unavailable, type Problem } from "./errors.js";
+import type { Source } from "./lease.js";
 
 /** A bearer token, or a function that returns it, asked for each request. */
 export type BearerToken = string | (() => string | Promise<string>);
 
 /** The HTTP API of one proxy. */
-export class Api {
+export class Api implements Source {
   readonly #base: URL;
 
   constructor(
@@ -14,9 +15,12 @@ export class Api {
   ) {
     this.#base = new URL(url);
     const { protocol, username, password } = this.#base;
-    if (!/^https?:$/.test(protocol) || username || password) throw new TypeError("the url of the API must be http or https, with no user");
+    if (!/^https?:$/.test(protocol) || username || password) throw new TypeError("the url must be of an API, by http or https, with no user, or begin with postgresql://");
     this.#base.pathname = this.#base.pathname.replace(/\/*$/, "/");
   }
+
+  /** Does nothing: no connection outlasts its request. */
+  close(): void {}
 
   /** Sends one request, which may take so many seconds. */
   async call<T>(resource: string, operation: string, body: object, seconds: number, signal?: AbortSignal): Promise<T> {

@@ -4,8 +4,9 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { Api, type BearerToken } from "./api.js";
 import { steadyClock, type Clock } from "./clock.js";
+import { sessions } from "./database.js";
 import { LeaseHeld, Unavailable } from "./errors.js";
-import { checkKeepFor, Lease, type Grant, type Keeping } from "./lease.js";
+import { checkKeepFor, Lease, type Grant, type Keeping, type Source } from "./lease.js";
 
 const maxWait = 60; // seconds that one request may wait
 
@@ -45,10 +46,11 @@ export interface BlockOptions extends AcquireOptions {
   keepFor?: number;
 }
 
-/** Takes leases from the HTTP API of a Wirefence proxy. */
+/** Takes leases from the HTTP API of a Wirefence proxy, or, with a url postgresql://…, from PostgreSQL by SQL. */
 export class Client {
   readonly #request: { holder: string; ttl_seconds: number | undefined };
-  readonly #keeping: Keeping;
+  readonly #keeping: Omit<Keeping, "api">;
+  readonly #open: () => Source;
 
   constructor(url: string | URL, options: ClientOptions = {}) {
     const { token, holder, ttl, margin, maxHold = 86400, timeout = 30, clock = steadyClock() } = options;
@@ -56,14 +58,25 @@ export class Client {
       throw new RangeError(`margin is ${margin}, must be more than 0 seconds and at most half of the ttl`);
     }
     this.#request = { holder: holder ?? `${hostname()}:${process.pid}`, ttl_seconds: ttl };
-    this.#keeping = { api: new Api(url, token, options.fetch ?? fetch), clock, margin, maxHold, timeout };
+    this.#keeping = { clock, margin, maxHold, timeout };
+    if (/^postgres(ql)?:\/\//.test(String(url))) {
+      if (token !== undefined || options.fetch) throw new TypeError("token and fetch are for the API: the url of a database has all that its connections need");
+      this.#open = sessions(String(url));
+    } else {
+      const api = new Api(url, token, options.fetch ?? fetch);
+      this.#open = () => api;
+    }
   }
 
   /** Wins the lease of a resource, or throws. Release it, or use it by `await using`. */
   async acquire(resource: string, options: AcquireOptions = {}): Promise<Lease> {
     if (/^\.{0,2}$/.test(resource)) throw new RangeError(`${JSON.stringify(resource)} can't be a resource in a URL`);
-    const { grant, sent } = await this.#win(resource, options);
-    const lease = new Lease(this.#keeping, grant, sent);
+    const keeping = { ...this.#keeping, api: this.#open() };
+    const { grant, sent } = await this.#win(keeping, resource, options).catch((error: unknown) => {
+      keeping.api.close();
+      throw error;
+    });
+    const lease = new Lease(keeping, grant, sent);
     try {
       lease.check();
     } catch (late) {
@@ -87,9 +100,8 @@ export class Client {
 
   /** Asks until the lease is won or the wait is over. Returns the answer, and when the request
    * that it answers was sent. */
-  async #win(resource: string, options: AcquireOptions): Promise<{ grant: Grant; sent: number }> {
+  async #win({ api, clock, timeout }: Keeping, resource: string, options: AcquireOptions): Promise<{ grant: Grant; sent: number }> {
     const { wait = 0, idempotencyKey = randomUUID(), signal } = options;
-    const { api, clock, timeout } = this.#keeping;
     const until = clock() + wait;
     for (let pause = 0.1; ; pause = Math.min(2 * pause, 2)) {
       signal?.throwIfAborted();

@@ -75,6 +75,11 @@ function encodeColumn(column: Column): string {
   return encodeURIComponent(text).replace(/[!~*'()]/g, percent).replaceAll("%2F", "/");
 }
 
+/** Returns a resource's name as it stands in a fence. @internal */
+export function encodeResource(resource: string): string {
+  return encodeColumn(resource).replaceAll("%3A", ":");
+}
+
 function readClaim(claim: ClaimValue): bigint {
   const exact = typeof claim === "number" ? Number.isSafeInteger(claim) : typeof claim === "bigint" || (typeof claim === "string" && /^(0|-?[1-9][0-9]{0,18})$/.test(claim));
   if (!exact || BigInt(claim) !== BigInt.asIntN(64, BigInt(claim))) throw new RangeError(`${claim} can't be a claim`);

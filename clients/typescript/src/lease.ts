@@ -1,5 +1,4 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-import type { Api } from "./api.js";
 import type { Clock } from "./clock.js";
 import { ApiError, LeaseLost, type Cause } from "./errors.js";
 import { Fence } from "./fence.js";
@@ -16,8 +15,15 @@ export function checkKeepFor(keepFor: number): number {
   throw new RangeError(`keepFor is ${keepFor}, must be 0 to ${maxKeep} seconds`);
 }
 
+/** Answers the requests of leases: an API, or a database. @internal */
+export interface Source {
+  call<T>(resource: string, operation: string, body: object, seconds: number, signal?: AbortSignal): Promise<T>;
+  /** Ends what is open between requests. */
+  close(): void;
+}
+
 /** How long a lease lasts, counted from before its request was sent. */
-interface Term {
+export interface Term {
   ttl_seconds: number;
   expires_in_seconds: number;
   renew_after_seconds: number;
@@ -33,7 +39,7 @@ export interface Grant extends Term {
 
 /** The settings by which a client keeps its leases, in seconds. */
 export interface Keeping {
-  api: Api;
+  api: Source;
   clock: Clock;
   margin: number | undefined;
   maxHold: number;
@@ -150,8 +156,12 @@ export class Lease extends Fence implements AsyncDisposable {
   }
 
   /** Without an answer this ends within a second of the deadline: the lease expires by itself. */
-  #callLast<T>(operation: string, body: object): Promise<T> {
-    return this.#call<T>(operation, body, Math.max(this.#deadline - this.#keeping.clock(), 1));
+  async #callLast<T>(operation: string, body: object): Promise<T> {
+    try {
+      return await this.#call<T>(operation, body, Math.max(this.#deadline - this.#keeping.clock(), 1));
+    } finally {
+      this.#keeping.api.close();
+    }
   }
 
   #confirmed(term: Term, sent: number): void {
@@ -162,6 +172,7 @@ export class Lease extends Fence implements AsyncDisposable {
 
   #end(reason: Cause, detail = "", cause?: unknown): void {
     clearTimeout(this.#timer);
+    if (reason !== "released") this.#keeping.api.close();
     this.#ended.abort(new LeaseLost(this.resource, this.token, reason, detail, { cause }));
   }
 
