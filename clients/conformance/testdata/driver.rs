@@ -1,7 +1,7 @@
 //! Does what the cases say with the client for Rust. Each line of its input is a step, and each line of its output what
 //! came of it.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::env::var;
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use wirefence::{Cause, Client, Lease, Options, Refusal};
 type Outcome = Result<Value, Box<dyn Error>>;
 
 struct Driver {
-    clients: HashMap<u64, Client>, // by the milliseconds of max_hold
+    clients: HashMap<Duration, Client>, // by max_hold
     lease: Option<Lease>,
     began: Instant,
 }
@@ -43,16 +43,14 @@ fn cause(cause: Cause) -> &'static str {
 impl Driver {
     async fn client(&mut self, step: &Value) -> Result<Client, wirefence::Error> {
         let max_hold = seconds(step, "max_hold", 86400.0);
-        let key = max_hold.as_millis() as u64;
-        if !self.clients.contains_key(&key) {
+        if let Entry::Vacant(entry) = self.clients.entry(max_hold) {
             let options = Options {
                 max_hold,
                 timeout: Duration::from_secs(10),
             };
-            self.clients
-                .insert(key, Client::connect(&var("API").unwrap(), options).await?);
+            entry.insert(Client::connect(&var("API").unwrap(), options).await?);
         }
-        Ok(self.clients[&key].clone())
+        Ok(self.clients[&max_hold].clone())
     }
 
     async fn acquire(&mut self, step: &Value) -> Result<&Lease, wirefence::Error> {
