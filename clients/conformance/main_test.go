@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,13 +61,31 @@ func build() error {
 	if _, err := os.Stat(python); err != nil {
 		return fmt.Errorf("%w: run scripts/install-servers --test", err)
 	}
-	compiled := make(chan error, 1)
+	compiled := make(chan error, 2)
 	go func() { compiled <- compileTypeScript() }()
+	go func() { compiled <- compileRust() }()
 	err := servers.BuildWirefence(context.Background(), "../..", binary)
-	if failed := <-compiled; failed != nil {
-		return failed
+	return errors.Join(err, <-compiled, <-compiled)
+}
+
+// compileRust compiles the client for Rust and what uses it, beside what scripts/install-servers has
+// compiled for it.
+func compileRust() error {
+	cache := filepath.Join(servers.CacheDir(), "rust")
+	if _, err := os.Stat(filepath.Join(cache, "Cargo.lock")); err != nil {
+		return fmt.Errorf("%w: run scripts/install-servers --test", err)
 	}
-	return err
+	for name, folder := range map[string]string{"CARGO_HOME": "home", "CARGO_TARGET_DIR": "target"} {
+		if err := os.Setenv(name, filepath.Join(cache, folder)); err != nil {
+			return err
+		}
+	}
+	return command("cargo", cargo("build", "--all-targets")...)
+}
+
+// cargo are the arguments of a command of cargo's on the client for Rust.
+func cargo(command ...string) []string {
+	return append(command, "--quiet", "--locked", "--offline", "--all-features", "--manifest-path", "../rust/Cargo.toml")
 }
 
 func command(name string, args ...string) error {

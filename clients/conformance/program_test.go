@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -30,6 +31,11 @@ func launchPython(t *testing.T, w *world, name string) client {
 func launchPsycopg2(t *testing.T, w *world, name string) client {
 	t.Helper()
 	return launch(t, w, name, python, "testdata/driver.py", "without psycopg 3")
+}
+
+func launchRust(t *testing.T, w *world, name string) client {
+	t.Helper()
+	return launch(t, w, name, filepath.Join(os.Getenv("CARGO_TARGET_DIR"), "debug", "examples", "driver"))
 }
 
 func launchTypeScript(t *testing.T, w *world, name string) client {

@@ -22,6 +22,7 @@ func TestClientsBySQL(t *testing.T) {
 			"java":       java,
 			"python":     {python, "testdata/sql.py"},
 			"typescript": {"node", filepath.Join(folder, "sql.js")},
+			"rust":       append([]string{"cargo"}, cargo("test", "--test", "transactions")...),
 		} {
 			t.Run(way+"/"+language, func(t *testing.T) {
 				t.Parallel()
@@ -77,6 +78,14 @@ func javaTests(t *testing.T) []string {
 		t.Fatalf("%v\nscripts/install-servers --test installs it", err)
 	}
 	return []string{"java", "-cp", path, "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}
+}
+
+// The programs in the documentation of the crate compile.
+func TestTheCrate(t *testing.T) {
+	t.Parallel()
+	if err := command("cargo", cargo("test", "--doc")...); err != nil {
+		t.Error(err)
+	}
 }
 
 // The gem builds, with all that it names.

@@ -1,0 +1,1 @@
+SELECT wirefence.release($1, $2)
