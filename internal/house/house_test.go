@@ -166,7 +166,7 @@ var foreign = regexp.MustCompile(strings.Join([]string{
 	`(^|[^\w.-])/wo` + `rk/`, `\.lib` + `rary\b`,
 	`\b(proxy|sum)\.gol` + `ang\.org`, `\bregistry\.(npm` + `js|yarn` + `pkg)\b`, `\bregistry-1\.dock` + `er\.io`,
 	`\b(deb|security)\.deb` + `ian\.org`, `\b(archive|security)\.ubu` + `ntu\.com`, `\bapt\.postg` + `resql\.org`,
-	`\b(files\.pythonho` + `sted|pypi)\.org`, `\brepo1?\.mav` + `en\.`, `\bcrates` + `\.io([^\w-]|$)`, `\brubyg` + `ems\.org`,
+	`\b(files\.pythonho` + `sted|pypi)\.org`, `\brepo1?\.mav` + `en\.`, `\bcrates` + `\.io`, `\brubyg` + `ems\.org`,
 	`\b(gcr|ghcr|quay)` + `\.io`,
 }, "|"))
 
