@@ -445,20 +445,34 @@ AS $$
 CREATE FUNCTION wirefence.%1$I() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $follow$
+DECLARE
+    was record;
 BEGIN
-    IF TG_OP = 'DELETE' THEN
-        PERFORM wirefence.note_claim(%2$s, NULL, NULL) FROM (SELECT OLD.*) AS t;
-        RETURN NULL;
-    ELSIF TG_OP = 'UPDATE' THEN
-        PERFORM wirefence.note_claim(o.name, NULL, NULL) FROM (SELECT %2$s AS name FROM (SELECT OLD.*) AS t) AS o, (SELECT %2$s AS name FROM (SELECT NEW.*) AS t) AS n WHERE o.name <> n.name;
+    IF (wirefence.row_table(%6$L) IN (SELECT TG_RELID UNION ALL SELECT relid FROM pg_partition_ancestors(TG_RELID))) IS NOT TRUE THEN
+        RETURN NULL; -- another table took its name, or somebody's has the trigger
     END IF;
-    PERFORM wirefence.note_claim(%2$s, wirefence.%3$I(%5$s), timezone('UTC', wirefence.%4$I(%5$s))) FROM (SELECT NEW.*) AS t;
+    IF TG_OP <> 'INSERT' THEN
+        SELECT %2$s AS name, wirefence.%3$I(%5$s) AS claim, timezone('UTC', wirefence.%4$I(%5$s)) AS until INTO was FROM (SELECT OLD.*) AS t;
+    ELSE
+        SELECT NULL::text AS name, NULL::bigint AS claim, NULL::timestamptz AS until INTO was;
+    END IF;
+    IF TG_OP = 'DELETE' THEN
+        PERFORM wirefence.note_claim(was.name, NULL, NULL, NULL, NULL);
+        RETURN NULL;
+    END IF;
+    PERFORM CASE WHEN was.name <> n.name THEN wirefence.note_claim(was.name, NULL, NULL, NULL, NULL) END,
+            CASE WHEN was.name <> n.name THEN wirefence.note_claim(n.name, n.claim, n.until, NULL, NULL) ELSE wirefence.note_claim(n.name, n.claim, n.until, was.claim, was.until) END
+    FROM (SELECT %2$s AS name, wirefence.%3$I(%5$s) AS claim, timezone('UTC', wirefence.%4$I(%5$s)) AS until FROM (SELECT NEW.*) AS t) AS n;
+    RETURN NULL;
+EXCEPTION WHEN syntax_error_or_access_rule_violation OR data_exception OR feature_not_supported OR program_limit_exceeded THEN
+    -- Without a recorded claim nobody gets a lease, while an error would keep everybody from the table.
+    RAISE WARNING 'the claim of a row of class %7$s cannot be recorded: %%', SQLERRM USING ERRCODE = SQLSTATE, HINT = 'Declare the class again: SELECT * FROM wirefence.rows() says what is wrong with it.';
     RETURN NULL;
 END
 $follow$ $function$,
         wirefence.row_function(declared.class, 'follow'),
         format('concat(%L, %s, '')'')', declared.class || '(', string_agg(format('wirefence.encode_key((%s)::text)', c.expression), ', '':'', ' ORDER BY k.place)),
-        wirefence.row_function(declared.class, 'claim'), wirefence.row_function(declared.class, 'until'), arguments)
+        wirefence.row_function(declared.class, 'claim'), wirefence.row_function(declared.class, 'until'), arguments, declared.name, declared.class)
     FROM unnest(declared.key) WITH ORDINALITY AS k(name, place) JOIN wirefence.row_columns(wirefence.row_table(declared.name)) AS c ON c.name = k.name
 $$;
 
@@ -588,24 +602,25 @@ BEGIN
 END
 $$;
 
--- note_claim records the claim of a row, null for none, and tells the session which transaction
--- took the row, if it was its own: no other may make a lease of it. An INFO reaches the session whatever its
--- client_min_messages.
-CREATE FUNCTION wirefence.note_claim(named text, claimed bigint, ends timestamptz) RETURNS void
+-- note_claim records the claim of a row, null for none, and tells the session which transaction took the
+-- row, if it was its own: no other may make a lease of it. A row that was under the same claim until now
+-- is extended, whoever has recorded what. An INFO reaches the session whatever its client_min_messages.
+CREATE FUNCTION wirefence.note_claim(named text, claimed bigint, ends timestamptz, was_claimed bigint, was_to_end timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    taken xid8;
+    extended CONSTANT boolean := coalesce(claimed = was_claimed AND was_to_end > clock_timestamp(), false);
+    taken CONSTANT xid8 := CASE WHEN extended THEN '0' ELSE pg_current_xact_id() END;
 BEGIN
     IF claimed IS NULL OR ends IS NULL THEN
         DELETE FROM wirefence.row_claims AS r WHERE r.name = named;
     ELSE
-        INSERT INTO wirefence.row_claims AS r VALUES (named, claimed, ends, pg_current_xact_id())
+        INSERT INTO wirefence.row_claims AS r VALUES (named, claimed, ends, taken)
         ON CONFLICT ON CONSTRAINT row_claims_pkey DO UPDATE SET (claim, until, taken_in) = (excluded.claim, excluded.until,
-            CASE WHEN r.claim = excluded.claim AND r.until > clock_timestamp() THEN r.taken_in ELSE excluded.taken_in END)
-        RETURNING CASE WHEN r.taken_in = pg_current_xact_id() THEN r.taken_in END INTO taken;
+            CASE WHEN extended AND r.claim = excluded.claim THEN r.taken_in ELSE excluded.taken_in END);
     END IF;
-    RAISE INFO USING MESSAGE = 'the claim of row ' || named || ' has changed', DETAIL = concat_ws(' ', named, taken), SCHEMA = 'wirefence', TABLE = 'row_claims';
+    RAISE INFO USING MESSAGE = 'the claim of row ' || named || ' has changed', SCHEMA = 'wirefence', TABLE = 'row_claims', DETAIL = concat_ws(' ', named,
+        (SELECT r.taken_in FROM wirefence.row_claims AS r WHERE r.name = named AND r.taken_in = pg_current_xact_id()));
 END
 $$;
 
@@ -667,6 +682,9 @@ BEGIN
                    wirefence.row_function(class, 'claim'), arguments.parameters, condition.expression, claim.expression);
     EXECUTE wirefence.judge_source(declared, arguments.values);
     IF until.expression IS NOT NULL THEN
+        IF EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = target AND a.attname = ANY (declared.columns) AND a.attgenerated = 'v') THEN
+            RAISE feature_not_supported USING MESSAGE = 'a trigger does not see virtual generated columns', HINT = 'Use the expressions that they are generated by.';
+        END IF;
         EXECUTE format('CREATE FUNCTION wirefence.%I(%s) RETURNS timestamp LANGUAGE sql STABLE RETURN %s', wirefence.row_function(class, 'until'), arguments.parameters, until.expression);
         EXECUTE wirefence.follower_source(declared, arguments.values);
         EXECUTE format('GRANT EXECUTE ON FUNCTION wirefence.%I TO %I', wirefence.row_function(class, 'follow'), (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = target));
@@ -749,8 +767,8 @@ BEGIN
     END IF;
     PERFORM wirefence.require_role(call[1], (SELECT c.relowner FROM pg_class AS c WHERE c.oid = wirefence.row_table(declared.name)), declared.declared_by, 'drop class ' || wirefence.quote_name(declared.class));
     DELETE FROM wirefence.row_classes AS r WHERE r.class = declared.class;
+    PERFORM wirefence.drop_functions(declared.class, '{claim,judge,until,follow}'); -- first: it waits for the table's writers
     DELETE FROM wirefence.row_claims AS r WHERE starts_with(r.name, declared.class || '(');
-    PERFORM wirefence.drop_functions(declared.class, '{claim,judge,until,follow}');
     RETURN true;
 END
 $$;
@@ -769,7 +787,11 @@ BEGIN
            CASE WHEN wirefence.row_table(r.name) IS NULL THEN 'the table has gone, or another name: drop the class, and declare it for the table that took its place'
                 WHEN to_regproc(format('wirefence.%I', wirefence.row_function(r.class, 'judge'))) IS NULL THEN 'its judge has gone: declare it again'
                 WHEN wirefence.is_distributed(wirefence.row_table(r.name)) OR wirefence.row_shape(wirefence.row_table(r.name), r.key, r.columns) <> r.shape
-                THEN 'a column that the class uses was altered, or the unique index on its key has gone: mend that, and declare it again' END
+                THEN 'a column that the class uses was altered, or the unique index on its key has gone: mend that, and declare it again'
+                WHEN r.until IS NOT NULL AND NOT EXISTS (
+                    SELECT FROM pg_trigger AS t WHERE t.tgrelid = wirefence.row_table(r.name) AND t.tgenabled IN ('O', 'A')
+                    AND t.tgfoid = to_regproc(format('wirefence.%I', wirefence.row_function(r.class, 'follow'))))
+                THEN 'its trigger has gone or is disabled, so that nobody follows its rows: enable it, or declare the class again' END
     FROM wirefence.row_classes AS r
     ORDER BY 1;
 END
@@ -785,4 +807,4 @@ GRANT EXECUTE ON FUNCTION wirefence.rows(), wirefence.claim_stands(text, text) T
 
 COMMENT ON FUNCTION wirefence.declare_rows(text, regclass, text[], text, text, boolean, text) IS 'Makes the rows of a table judges of their own claims: a fence class(key)=claim is valid while the row with this key has this claim and meets the condition. claim is an expression of type bigint over the columns of the row, while a condition on them. With shadow, the class refuses nothing and records in the history what it would refuse. With until, the timestamp in UTC at which a claim ends, a trigger lets sidecars make leases of the rows. The caller must own the table.';
 COMMENT ON FUNCTION wirefence.drop_rows(text) IS 'Takes the declaration of a class back. Its fences are refused with WF008 from then on.';
-COMMENT ON FUNCTION wirefence.rows() IS 'Returns the declared classes of rows. until is null for a class that is not followed. fault says why a class refuses all its fences, null if it does not.';
+COMMENT ON FUNCTION wirefence.rows() IS 'Returns the declared classes of rows. until is null for a class that is not followed. fault says why a class refuses all its fences, or why its rows are not followed, null if neither is so.';

@@ -93,6 +93,16 @@ func TestFollowedRowsTellWhoTookThem(t *testing.T) {
 
 		third := a.takes(t, "BEGIN; SAVEPOINT s; "+lockRow+"; ROLLBACK TO s; COMMIT")
 		stands(false, third, "rolled back")
+		// A backfill changes nothing of a claim, whatever is recorded of it.
+		fifth := a.takes(t, lockRow)
+		for _, recorded := range []string{"", "DELETE FROM wirefence.row_claims", "UPDATE wirefence.row_claims SET claim = 0"} {
+			mustExec(t, db.admin(t), recorded)
+			if b.takes(t, "UPDATE q.shedlock SET locked_by = lower(locked_by)") != "" {
+				t.Errorf("%s: a backfill is a take", recorded)
+			}
+			stands(recorded == "", fifth, "behind a backfill")
+		}
+		mustExec(t, a.Conn, unlockRow)
 		// The same owner takes a lock whose time has passed, without a new claim.
 		mustExec(t, a.Conn, "UPDATE q.shedlock SET lock_until = '2001-01-01'")
 		fourth := b.takes(t, "UPDATE q.shedlock SET lock_until = timezone('utc', clock_timestamp()) + '10 s'")
@@ -118,7 +128,7 @@ func TestFollowingIsTheOwnersAlone(t *testing.T) {
 		mustExec(t, db.admin(t), lockTable+"; CREATE ROLE stranger LOGIN; GRANT CREATE ON SCHEMA public TO stranger; SET ROLE stranger; CREATE TABLE forged (name text)")
 		stranger := db.as(t, "stranger")
 		wantCode(t, exec(stranger, "CREATE TRIGGER t AFTER INSERT ON forged FOR EACH ROW EXECUTE FUNCTION wirefence.row_follow_shedlock()"), "42501")
-		wantCode(t, exec(stranger, "SELECT wirefence.note_claim('shedlock(nightly)', 1, now())"), "42501")
+		wantCode(t, exec(stranger, "SELECT wirefence.note_claim('shedlock(nightly)', 1, now(), NULL, NULL)"), "42501")
 		wantCode(t, exec(stranger, "SELECT * FROM wirefence.row_claims"), "42501")
 		app := newFollower(t, db)
 		for _, undo := range []string{
@@ -131,6 +141,48 @@ func TestFollowingIsTheOwnersAlone(t *testing.T) {
 		}
 		for expression, state := range map[string]string{"lock_until + now()": "42883", "timezone('utc', now())": "42P17", "locked_by": "42883", "'2001-01-01'::timestamp": "22023"} {
 			wantCode(t, exec(app.Conn, "SELECT wirefence.declare_rows('shedlock', 'q.shedlock', '{name}', 'length(name)::bigint', 'locked_by <> ''''', until => $1)", expression), state)
+		}
+	})
+}
+
+// What can't be recorded keeps nobody from the table, whose class says what is wrong.
+func TestFollowingKeepsNobodyFromTheTable(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), lockTable)
+		app := newFollower(t, db)
+		faulty := func(want bool) {
+			t.Helper()
+			if got := look[bool](t, db, "SELECT fault IS NOT NULL FROM wirefence.rows()"); got != want {
+				t.Errorf("its class has a fault: %v", got)
+			}
+		}
+		faulty(false)
+		mustExec(t, app.Conn, "INSERT INTO q.shedlock VALUES ('a', 'infinity', 'infinity', 'host')")
+		faulty(false)
+		for change, back := range map[string]string{
+			"ALTER TABLE q.shedlock RENAME locked_at TO taken_at":                                            "ALTER TABLE q.shedlock RENAME taken_at TO locked_at",
+			"ALTER TABLE q.shedlock ALTER name TYPE text":                                                    "ALTER TABLE q.shedlock ALTER name TYPE varchar(64)",
+			"ALTER TABLE q.shedlock ALTER lock_until TYPE timestamptz":                                       "ALTER TABLE q.shedlock ALTER lock_until TYPE timestamp",
+			"ALTER TABLE q.shedlock DISABLE TRIGGER USER":                                                    "ALTER TABLE q.shedlock ENABLE TRIGGER USER",
+			"ALTER TABLE q.shedlock RENAME TO former; CREATE TABLE q.shedlock (LIKE q.former INCLUDING ALL)": "DROP TABLE q.shedlock; ALTER TABLE q.former RENAME TO shedlock",
+		} {
+			mustExec(t, app.Conn, change)
+			if heard := newFollower(t, db).hears(t, "INSERT INTO q.shedlock VALUES ('b', now(), now(), 'host')"); len(heard) > 0 {
+				t.Errorf("%s: it heard %q", change, heard)
+			}
+			faulty(true)
+			mustExec(t, app.Conn, "DELETE FROM q.shedlock; "+back)
+			faulty(false)
+		}
+		if db.Major >= 18 {
+			wantCode(t, exec(app.Conn, `CREATE TABLE q.virtual (id int PRIMARY KEY, claim bigint, taken timestamp, until timestamp GENERATED ALWAYS AS (taken + interval '30 s') VIRTUAL);
+				SELECT wirefence.declare_rows('virtual', 'q.virtual', '{id}', 'claim', 'claim > 0', until => 'until')`), "0A000")
+		}
+		// The trigger of one that owned the table writes no claims of it.
+		mustExec(t, db.admin(t), "CREATE ROLE heir; ALTER TABLE q.shedlock OWNER TO heir; GRANT CREATE ON SCHEMA public TO app; DELETE FROM wirefence.row_claims")
+		mustExec(t, app.Conn, "CREATE TABLE public.shedlock (name varchar(64), lock_until timestamp, locked_at timestamp, locked_by varchar(255)); CREATE TRIGGER t AFTER INSERT ON public.shedlock FOR EACH ROW EXECUTE FUNCTION wirefence.row_follow_shedlock()")
+		if heard := app.hears(t, "INSERT INTO public.shedlock VALUES ('nightly', now() + '1 d', now(), 'host')"); len(heard) > 0 {
+			t.Errorf("a forged claim: %q", heard)
 		}
 	})
 }

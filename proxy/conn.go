@@ -213,9 +213,9 @@ func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over boo
 		}
 		over = core.Fatal() != nil
 		c.updateHold(core)
-		if claims, due := core.LocksDue(); due && !c.looking {
+		if due := core.LocksDue(); due != nil && !c.looking {
 			c.looking = true
-			go c.guard(func() { c.lookAtLocks(claims) })
+			go c.guard(func() { c.lookAtLocks(due) })
 		}
 	})
 	return used, wake, over
@@ -223,16 +223,16 @@ func (c *conn) fromServer(in []byte, out *session.Out) (used int, wake, over boo
 
 // lookAtLocks looks at the locks that the session takes by itself, and has the answer passed on that waits
 // for that.
-func (c *conn) lookAtLocks(claims []string) {
+func (c *conn) lookAtLocks(due *session.Look) {
 	var failed *wire.Error
-	if c.locks != nil {
+	if c.locks != nil && due.Advisory {
 		if err := c.locks.Look(); err != nil {
 			failed = &wire.Error{Code: "57P01", Message: "terminating connection: its advisory locks could not be followed", Detail: err.Error(),
 				Hint: "They are free again. Connect, and take what you need anew."}
 		}
 	}
-	if len(claims) > 0 && failed == nil {
-		if err := c.server.options.Rows.Look(claims); err != nil {
+	if len(due.Claims) > 0 && failed == nil {
+		if err := c.server.options.Rows.Look(due.Claims); err != nil {
 			failed = &wire.Error{Code: "57P01", Message: "terminating connection: its lock in a row could not be followed", Detail: err.Error(),
 				Hint: "The row may say that this process has the lock. That counts for nothing: take it anew once its time has passed."}
 		}

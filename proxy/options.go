@@ -267,9 +267,9 @@ type SessionLocks interface {
 type RowLocks interface {
 	// Names are the rows, as a fence names them. They don't change.
 	Names() []string
-	// Look is called behind transactions that have changed claims of these rows, each a name, and
-	// behind a space the transaction if that took the row; the answer waits for its return. An error
-	// ends the session with 57P01.
+	// Look is called behind statements that have changed claims of these rows, each a name, and behind a
+	// space the transaction if that took the row, which may be open yet; the answer waits for its return. An
+	// error ends the session with 57P01.
 	Look(claims []string) error
 }
 

@@ -62,6 +62,7 @@ func advisoryDatabase(t *testing.T) string {
 // A leader by pg_try_advisory_lock, as Rails' with_advisory_lock and golang-migrate take it, writes to
 // the tables that its lock protects while it has the lock, in any of its sessions.
 func TestAnAdvisoryLockIsFenced(t *testing.T) {
+	t.Parallel()
 	url := advisoryDatabase(t)
 	a, b := newLeader(t, url), newLeader(t, url)
 	a.gets(t, "WF002", a.work, intoOrders)
@@ -107,6 +108,7 @@ func TestAnAdvisoryLockIsFenced(t *testing.T) {
 
 // A leader that stalls is refused once its session was ended and another has the lock.
 func TestAStalledAdvisoryLeaderIsRefused(t *testing.T) {
+	t.Parallel()
 	url := advisoryDatabase(t)
 	for name, stalls := range map[string]func(a *leader) (wakes func()){
 		"the application": func(*leader) func() { return func() {} },
@@ -140,6 +142,7 @@ func TestAStalledAdvisoryLeaderIsRefused(t *testing.T) {
 
 // With the scope all the application's writes need its lock, whatever the table.
 func TestAnAdvisoryLockFencesAll(t *testing.T) {
+	t.Parallel()
 	a := newLeader(t, advisoryDatabase(t), "WIREFENCE_LEASE_SCOPE=all")
 	const insert = "INSERT INTO other VALUES ('x')"
 	a.gets(t, "WF007", a.work, insert)
@@ -156,6 +159,7 @@ func TestAnAdvisoryLockFencesAll(t *testing.T) {
 
 // Where a grant can't be sealed there is no lock: the session ends, and with it the lock.
 func TestAnAdvisoryLockWithoutASeal(t *testing.T) {
+	t.Parallel()
 	url := advisoryDatabase(t)
 	a := newLeader(t, url)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 1, 'another', 'another-service')")
@@ -172,6 +176,7 @@ func TestAnAdvisoryLockWithoutASeal(t *testing.T) {
 // Before a pooler in transaction mode a session-level lock is the next client's, too: none is followed,
 // and the log says so.
 func TestAnAdvisoryLockBeforeATransactionPooler(t *testing.T) {
+	t.Parallel()
 	stack.NeedsMore(t, "PgBouncer")
 	url := advisoryDatabase(t)
 	a := newLeader(t, url, "WIREFENCE_UPSTREAM="+transactionPooler(t, url))

@@ -51,6 +51,7 @@ func (l *leader) changes(t *testing.T, sql, interval string) (changed bool) {
 // Two instances of an application on one host have one name in the table. Each writes while it has the
 // lock, in any session, whoever of its sessions has taken or extended it.
 func TestALockInARowIsFenced(t *testing.T) {
+	t.Parallel()
 	url := lockTableDatabase(t)
 	a, b := newRowLeader(t, url), newRowLeader(t, url)
 	a.gets(t, "WF002", a.work, intoOrders)
@@ -67,6 +68,7 @@ func TestALockInARowIsFenced(t *testing.T) {
 	if !b.changes(t, extendRow, "60 s") {
 		t.Fatal("the row says another name")
 	}
+	b.gets(t, "", b.lock, "UPDATE shedlock SET locked_by = lower(locked_by)")
 	b.gets(t, "WF002", b.work, intoOrders)
 	a.gets(t, "", a.work, intoOrders)
 	if !a.changes(t, giveRow, "1 s") {
@@ -86,7 +88,7 @@ func TestALockInARowIsFenced(t *testing.T) {
 	if !b.changes(t, takeRow, "60 s") {
 		t.Fatal("the lock is taken")
 	}
-	b.gets(t, "", b.lock, "COMMIT")
+	b.gets(t, "", b.lock, "COMMIT AND CHAIN")
 	b.gets(t, "", b.work, intoOrders)
 	// The session of the lock may go: the row stays.
 	b.lock.Close(t.Context())
@@ -103,6 +105,7 @@ func TestALockInARowIsFenced(t *testing.T) {
 // A leader that stalls is refused once its time has passed and another has the lock, and a leader whose
 // clock is wrong has none.
 func TestAStalledLeaderByARowIsRefused(t *testing.T) {
+	t.Parallel()
 	url := lockTableDatabase(t)
 	for name, stalls := range map[string]func(a *leader) (wakes func()){
 		"the application": func(*leader) func() { return func() {} },
@@ -137,6 +140,7 @@ func TestAStalledLeaderByARowIsRefused(t *testing.T) {
 
 // Where a grant can't be sealed the session ends, so the application doesn't learn that it has the lock.
 func TestALockInARowWithoutASeal(t *testing.T) {
+	t.Parallel()
 	url := lockTableDatabase(t)
 	a := newRowLeader(t, url)
 	stack.Exec(t, url, "SELECT wirefence.seal('orders', 1, 'another', 'another-service')")
@@ -146,6 +150,7 @@ func TestALockInARowWithoutASeal(t *testing.T) {
 
 // Before a pooler in transaction mode guards can't see the lease: nothing is written, and the log says so.
 func TestALockInARowBeforeATransactionPooler(t *testing.T) {
+	t.Parallel()
 	stack.NeedsMore(t, "PgBouncer")
 	url := lockTableDatabase(t)
 	a := newRowLeader(t, url, "WIREFENCE_UPSTREAM="+transactionPooler(t, url))
@@ -156,6 +161,7 @@ func TestALockInARowBeforeATransactionPooler(t *testing.T) {
 
 // A class that isn't declared, or without an end, is waited for, and the log says what to do.
 func TestALockInARowOfAnUndeclaredClass(t *testing.T) {
+	t.Parallel()
 	url := database(t, true)
 	p := startProxy(t, url, "WIREFENCE_LEASE_FROM=row:shedlock(nightly)=orders")
 	p.stderr.Await(t, "wirefence rows declare shedlock --until EXPRESSION")

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,8 +47,10 @@ type Options struct {
 type Follower struct {
 	Options
 
-	mu   sync.Mutex // held during a look
-	held map[string]lease
+	sealing map[string]*sync.Mutex // by row; held during a seal
+
+	mu   sync.Mutex
+	held map[string]lease // by row; the book says which are over
 }
 
 // lease is that of a row.
@@ -64,7 +67,11 @@ func New(o Options) *Follower {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Follower{Options: o, held: map[string]lease{}}
+	f := &Follower{Options: o, sealing: map[string]*sync.Mutex{}, held: map[string]lease{}}
+	for _, row := range f.Names() {
+		f.sealing[row] = &sync.Mutex{}
+	}
+	return f
 }
 
 // nameOf returns a row as a fence names it.
@@ -84,24 +91,32 @@ func (f *Follower) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	until := map[string]string{}
+	declared := map[string]fence.RowClass{}
 	for _, c := range classes {
-		until[c.Class] = c.Until
+		declared[c.Class] = c
 	}
 	for _, lock := range f.Locks {
-		if until[lock.Space] == "" {
+		switch c := declared[lock.Space]; {
+		case c.Until == "":
 			return fmt.Errorf("%s: the class %s has no end of a claim: wirefence rows declare %[2]s --until EXPRESSION", lock, lock.Space)
+		case c.Fault != "":
+			return fmt.Errorf("%s: the class %s: %s", lock, lock.Space, c.Fault)
 		}
 	}
 	return nil
 }
 
-// Look is called behind transactions of the application that have changed claims: each is the name of a row,
-// and behind a space the transaction if that took it. Only such a take begins a lease.
+// Look is called behind statements of the application that have changed claims: each is the name of a row,
+// and behind a space the transaction if that took it. Only such a take begins a lease. An error says that
+// one can't be sealed.
 func (f *Follower) Look(claims []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), f.SealTimeout)
 	defer cancel()
-	return f.look(ctx, claims)
+	err := f.look(ctx, claims)
+	if !slices.ContainsFunc(claims, func(claim string) bool { return strings.Contains(claim, " ") }) {
+		return nil // Run looks again, and a lease ends by its time
+	}
+	return err
 }
 
 // Run looks every second, while a lease is held, whether somebody has ended or extended a claim. It returns
@@ -131,15 +146,37 @@ func (f *Follower) Run(ctx context.Context) {
 
 // look begins, extends and ends leases.
 func (f *Follower) look(ctx context.Context, claims []string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(claims) == 0 && len(f.held) == 0 {
+	if len(claims) == 0 && f.holdsNone() {
 		return nil
 	}
 	now, err := f.read(ctx)
 	if err != nil {
+		now, err = f.read(ctx) // on another connection than one that was cut
+	}
+	if err != nil {
 		return err
 	}
+	var failed error
+	for _, lock := range f.keep(now, claims) {
+		is := now[nameOf(lock)]
+		if err := f.grant(ctx, lock, is); err != nil {
+			f.Logger.Warn("cannot seal the grant of a lock in a row, ending its session", "lock", lock.String(), "resource", lock.Resource, "error", err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", lock, err))
+		}
+	}
+	return failed
+}
+
+func (f *Follower) holdsNone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.held) == 0
+}
+
+// keep extends and ends leases, and returns the locks whose grant is to be sealed.
+func (f *Follower) keep(now map[string]claim, claims []string) (granted []adopt.Lock) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	took := map[string]string{}
 	for _, claim := range claims {
 		row, transaction, _ := strings.Cut(claim, " ")
@@ -149,28 +186,25 @@ func (f *Follower) look(ctx context.Context, claims []string) error {
 		row := nameOf(lock)
 		held, has := f.held[row]
 		is, claimed := now[row]
-		if has {
-			switch {
-			case !claimed:
-				f.end(lock, "it was released")
-			case is.taken != held.taken:
-				f.end(lock, "it was taken anew")
-			case f.Book.Extend(lock.Resource, held.token, is.until):
-				continue
-			default:
-				delete(f.held, row) // the book says why
-			}
+		transaction, announced := took[row]
+		switch {
+		case has && !claimed:
+			f.end(lock, "it was released")
+		case has && is.taken != held.taken:
+			f.end(lock, "it was taken anew")
+		case has && f.Book.Extend(lock.Resource, held.token, is.until):
+			continue
+		case has && announced:
+			transaction = held.taken // its lease had ended while nobody could look
 		}
-		if claimed && is.taken == took[row] {
-			if err := f.grant(ctx, lock, is); err != nil {
-				f.Logger.Warn("cannot seal the grant of a lock in a row, ending its session", "lock", lock.String(), "resource", lock.Resource, "error", err)
-				return fmt.Errorf("%s: %w", lock, err)
-			}
+		if claimed && is.taken == transaction {
+			granted = append(granted, lock)
 		}
 	}
-	return nil
+	return granted
 }
 
+// end ends a lease. The caller holds mu.
 func (f *Follower) end(lock adopt.Lock, reason string) {
 	row := nameOf(lock)
 	f.Book.End(lock.Resource, f.held[row].token, reason)
@@ -208,9 +242,12 @@ func (f *Follower) read(ctx context.Context) (map[string]claim, error) {
 	return all, nil
 }
 
-// grant seals a grant, and begins its lease. A lock that was released meanwhile is no error.
+// grant seals a grant, and begins its lease. A lock that was released meanwhile is no error. Other rows don't
+// wait for the seal, which may wait for a former holder.
 func (f *Follower) grant(ctx context.Context, lock adopt.Lock, is claim) error {
 	row := nameOf(lock)
+	f.sealing[row].Lock()
+	defer f.sealing[row].Unlock()
 	token, err := seal.Lock{Pool: f.Pool, Still: "wirefence.claim_stands($5, $6)", Args: []any{row, is.taken}}.Count(ctx, f.Sealers, lock.Resource, f.Holder)
 	switch {
 	case errors.Is(err, seal.ErrGone):
@@ -219,6 +256,8 @@ func (f *Follower) grant(ctx context.Context, lock adopt.Lock, is claim) error {
 	case err != nil:
 		return err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: fence.SourcePostgres, Holder: f.Holder, From: lock.String(), Until: is.until}) {
 		f.held[row] = lease{token, is.taken}
 		f.Logger.Debug("adopted a lock in a row", "lock", lock.String(), "resource", lock.Resource, "token", token)

@@ -12,19 +12,34 @@ import (
 // outside of a transaction: a lock of the session is told there from one of the transaction, and a claim
 // is committed. The answer waits for that: a grant must be recorded before the client can act on it.
 
-// looks says whether the driver has to look at the client's locks.
+// looks says what the driver has to look at.
 type looks struct {
 	named  bool     // a message that was sent since the last look may have taken or released an advisory lock
-	claims []string // of rows, announced since then
-	due    bool     // the next ReadyForQuery is held back for a look
+	claims []string // of rows, announced since the end of the last transaction
+	due    *Look    // the next ReadyForQuery is held back for it
+	seen   bool     // it has been looked at for the next ReadyForQuery
 }
 
-// withholds reports whether a ReadyForQuery is held back until LocksSeen.
+// Look is what a driver has to look at.
+type Look struct {
+	Advisory bool     // at the session's advisory locks
+	Claims   []string // of rows that transactions have changed, of which one may be open yet
+}
+
+// withholds reports whether a ReadyForQuery is held back until LocksSeen. A transaction that has taken a
+// row may be over although another is open, by AND CHAIN; and more messages may be on their way.
 func (s *Session) withholds(msg []byte) bool {
-	if (s.locks.named || len(s.locks.claims) > 0) && len(msg) == 6 && msg[5] == wire.Idle && s.q.Ready() == 1 && !s.batch.Open {
-		s.locks.named, s.locks.due = false, true
+	idle := len(msg) == 6 && msg[5] == wire.Idle
+	l := &s.locks
+	switch advisory := l.named && idle && s.q.Ready() == 1 && !s.batch.Open; {
+	case l.seen:
+		if l.seen = false; idle {
+			l.claims = nil
+		}
+	case l.due == nil && (advisory || len(l.claims) > 0):
+		l.due, l.named = &Look{advisory, l.claims}, l.named && !advisory
 	}
-	return s.locks.due
+	return l.due != nil
 }
 
 // takesClaim reports whether a notice is that of the trigger of a class that is followed, which isn't
@@ -35,8 +50,9 @@ func (s *Session) takesClaim(notice []byte) bool {
 	}
 	claim := wire.ErrorField(notice, 'D')
 	row, _, _ := strings.Cut(claim, " ")
-	if slices.Contains(s.cfg.FollowsRows, row) {
-		s.locks.claims = append(slices.DeleteFunc(s.locks.claims, func(c string) bool { return c == row || strings.HasPrefix(c, row+" ") }), claim)
+	others := slices.DeleteFunc(slices.Clone(s.locks.claims), func(c string) bool { return c == row || strings.HasPrefix(c, row+" ") })
+	if slices.Contains(s.cfg.FollowsRows, row) && (claim != row || len(others) == len(s.locks.claims)) { // a take is kept
+		s.locks.claims = append(others, claim)
 	}
 	return true
 }
@@ -46,13 +62,12 @@ func (s *Session) takesClaim(notice []byte) bool {
 // fences of its locks.
 func (s *Session) OwnsServer() bool { return s.tracked && !s.pooled }
 
-// LocksDue reports whether the driver has to look at the client's locks, and to call LocksSeen and then
-// FromServer. claims are those of rows.
-func (s *Session) LocksDue() (claims []string, due bool) { return s.locks.claims, s.locks.due }
+// LocksDue is what the driver has to look at, nil for nothing. Then it calls LocksSeen and FromServer.
+func (s *Session) LocksDue() *Look { return s.locks.due }
 
 // LocksSeen says that the driver has looked. With an error the session ends, which frees its locks.
 func (s *Session) LocksSeen(err *wire.Error) {
-	s.locks.claims, s.locks.due = nil, false
+	s.locks.due, s.locks.seen = nil, true
 	if err != nil {
 		s.End(*err)
 	}

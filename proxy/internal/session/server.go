@@ -57,7 +57,7 @@ func (s *Session) fromServer(in []byte, at int, out *Out) int {
 		s.violation("server message of type %q has an impossible length", typ)
 		return 0
 	}
-	if len(in) < size && s.needsWhole(typ) {
+	if len(in) < size && s.needsWhole(typ, size) {
 		return 0
 	}
 	if typ == wire.ReadyForQuery && s.withholds(in[:size]) {
@@ -76,7 +76,7 @@ func (s *Session) fromServer(in []byte, at int, out *Out) int {
 }
 
 // needsWhole reports whether a message must be complete to be handled. Bulk data need not.
-func (s *Session) needsWhole(typ byte) bool {
+func (s *Session) needsWhole(typ byte, size int) bool {
 	switch typ {
 	case wire.ReadyForQuery, wire.ErrorResponse, wire.ParameterStatus, wire.CommandComplete, wire.BackendKeyData, wire.Authentication:
 		return true
@@ -85,7 +85,7 @@ func (s *Session) needsWhole(typ byte) bool {
 		return front != nil && !s.isClientResult(front)
 	case wire.NoticeResponse:
 		front := s.q.Front()
-		return len(s.cfg.FollowsRows) > 0 || front != nil && (front.Note.role != client || front.Note.woven != nil)
+		return len(s.cfg.FollowsRows) > 0 && size <= maxSmall || front != nil && (front.Note.role != client || front.Note.woven != nil)
 	}
 	return false
 }
