@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -76,11 +77,11 @@ func parse(text string, o Options) (*Upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	for keyword := range s {
-		switch {
-		case keyword == "user", keyword == "dbname":
-			return nil, errors.New("it names a user or a database: clients are passed through with their own, so name only hosts")
-		case !slices.Contains(parameters, keyword):
+	if s["user"] != "" || s["dbname"] != "" {
+		return nil, errors.New("it names a user or a database: clients are passed through with their own, so name only hosts")
+	}
+	for _, keyword := range slices.Sorted(maps.Keys(s)) {
+		if !slices.Contains(parameters, keyword) {
 			return nil, fmt.Errorf("its parameter %s is a client's: it may have %s", keyword, strings.Join(parameters, ", "))
 		}
 	}
