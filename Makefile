@@ -26,7 +26,7 @@ HURRY ?= 1
 # How often PostgreSQL under Patroni gets another primary, by switchover and by failover.
 FAILOVERS ?= 10
 SEED ?= 0
-TIMEOUT ?= 10m
+TIMEOUT ?= 25m
 TESTFLAGS ?=
 BENCHFLAGS ?=
 
