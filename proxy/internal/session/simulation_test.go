@@ -128,8 +128,9 @@ func TestSimulationNeedsEachRule(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the core without each rule")
 	}
-	// The simulation knows no domains and no guards.
-	unknown := []string{"check ahead of a SET with a constant of a domain", "no hold counts behind a refusal"}
+	// The simulation knows no domains and no guards. Two proxies with one mark have one name for their
+	// statements, too, by which TestTakeoverThroughTwoProxies hangs.
+	unknown := []string{"check ahead of a SET with a constant of a domain", "no hold counts behind a refusal", "a hold has a mark of its own"}
 	chosen := regexp.MustCompile(*without)
 	for _, rule := range rules.All {
 		if !chosen.MatchString(rule.Name) || slices.Contains(unknown, rule.Name) {
