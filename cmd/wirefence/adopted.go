@@ -18,6 +18,7 @@ import (
 	"github.com/wirefence/wirefence/internal/adopt/advisory"
 	"github.com/wirefence/wirefence/internal/adopt/leaderelection"
 	"github.com/wirefence/wirefence/internal/adopt/rows"
+	adoptseal "github.com/wirefence/wirefence/internal/adopt/seal"
 	"github.com/wirefence/wirefence/internal/apiserver"
 	"github.com/wirefence/wirefence/internal/relay"
 	"github.com/wirefence/wirefence/lockclient"
@@ -77,15 +78,15 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 	a := &adopted{first: locks[0].Resource, locks: locks, log: log}
 	id := rand.Text()
 	holder := cfg.processName() + "/" + id
-	first, others := leases.databases[0].Pool, []lockclient.Sealer(nil)
+	following := adoptseal.Options{Pool: leases.databases[0].Pool, Book: &a.book, Holder: holder, Logger: log}
 	for _, d := range leases.databases[1:] {
-		others = append(others, d.sealer(fence.SourcePostgres))
+		following.Sealers = append(following.Sealers, d.sealer(fence.SourcePostgres))
 	}
-	if some := locks.Of(adopt.Advisory); len(some) > 0 {
-		a.advisory = advisory.New(advisory.Options{Locks: some, Pool: first, Sealers: others, Book: &a.book, Holder: holder, Logger: log})
+	if following.Locks = locks.Of(adopt.Advisory); len(following.Locks) > 0 {
+		a.advisory = advisory.New(following)
 	}
-	if some := locks.Of(adopt.Row); len(some) > 0 {
-		a.rows = rows.New(rows.Options{Locks: some, Pool: first, Sealers: others, Book: &a.book, Holder: holder, Logger: log})
+	if following.Locks = locks.Of(adopt.Row); len(following.Locks) > 0 {
+		a.rows = rows.New(following)
 	}
 	if some := locks.Of(adopt.Redis); len(some) > 0 {
 		o := relay.Options{

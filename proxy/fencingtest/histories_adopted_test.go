@@ -18,6 +18,7 @@ import (
 	"github.com/wirefence/wirefence/internal/adopt"
 	"github.com/wirefence/wirefence/internal/adopt/advisory"
 	"github.com/wirefence/wirefence/internal/adopt/rows"
+	"github.com/wirefence/wirefence/internal/adopt/seal"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
@@ -37,7 +38,7 @@ var ownLocks = map[string]ownLock{
 		give: "select pg_advisory_unlock(42)",
 		end:  "select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and classid = 0 and objid = 42 and objsubid = 1 and granted",
 		follow: func(o *proxy.Options, locks adopt.From, pool *pgxpool.Pool, book *adopt.Book, name string) func(context.Context) {
-			f := advisory.New(advisory.Options{Locks: locks, Pool: pool, Book: book, Holder: name, SealTimeout: 2 * time.Second})
+			f := advisory.New(seal.Options{Locks: locks, Pool: pool, Book: book, Holder: name, Timeout: 2 * time.Second})
 			o.Locks = func(pid uint32, database string) proxy.SessionLocks { return f.Session(pid, database) }
 			return func(context.Context) {}
 		},
@@ -54,7 +55,7 @@ var ownLocks = map[string]ownLock{
 		give: "update shedlock set lock_until = timezone('utc', clock_timestamp()) where lock_until > timezone('utc', clock_timestamp())",
 		end:  "delete from shedlock",
 		follow: func(o *proxy.Options, locks adopt.From, pool *pgxpool.Pool, book *adopt.Book, name string) func(context.Context) {
-			f := rows.New(rows.Options{Locks: locks, Pool: pool, Book: book, Holder: name, SealTimeout: 2 * time.Second})
+			f := rows.New(seal.Options{Locks: locks, Pool: pool, Book: book, Holder: name, Timeout: 2 * time.Second})
 			o.Rows = f
 			return f.Run
 		},

@@ -2,56 +2,26 @@
 // behind the statement that may have taken one it looks at pg_locks, counts a token, and seals it on
 // the issuer's connection while the statement's answer waits.
 //
-// Of this module it imports fence, lockclient, internal/adopt and internal/adopt/seal.
+// Of this module it imports fence, internal/adopt and internal/adopt/seal.
 package advisory
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/adopt"
 	"github.com/wirefence/wirefence/internal/adopt/seal"
-	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Options are those of a Follower.
-type Options struct {
-	// Locks are those that the application takes, of the kind adopt.Advisory. Required.
-	Locks adopt.From
-	// Pool connects to the database of the locks, as a role with wirefence_issuer. Required.
-	Pool *pgxpool.Pool
-	// Sealers record each grant in further databases. Default: none.
-	Sealers []lockclient.Sealer
-	// Book gets the leases. Required.
-	Book *adopt.Book
-	// Holder is the name of the application in grants. Required.
-	Holder string
-	// SealTimeout limits a look with its seals. Default 15s.
-	SealTimeout time.Duration
-	// Logger is for grants. Default: none.
-	Logger *slog.Logger
-}
-
 // Follower follows the advisory locks of an application's sessions. It is safe for concurrent use.
-type Follower struct{ Options }
+type Follower struct{ seal.Options }
 
-// New makes one.
-func New(o Options) *Follower {
-	if o.SealTimeout == 0 {
-		o.SealTimeout = 15 * time.Second
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Follower{o}
-}
+// New makes one for locks of the kind adopt.Advisory.
+func New(o seal.Options) *Follower { return &Follower{o.WithDefaults()} }
 
 // Session follows those of a session, by the process ID of its server process. It returns nil for
 // another database than the pool's: an advisory lock counts in one.
@@ -97,7 +67,7 @@ func (s *Session) end(resource fence.Resource, reason string) {
 func (s *Session) Look() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(s.ctx, s.SealTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, s.Timeout)
 	defer cancel()
 	has, err := s.look(ctx)
 	if err != nil {
@@ -109,9 +79,13 @@ func (s *Session) Look() error {
 		case had && !has[i]:
 			s.end(lock.Resource, "it was released")
 		case has[i] && !had:
-			if err := s.grant(ctx, lock); err != nil {
-				s.Logger.Warn("cannot seal the grant of an advisory lock, ending its session", "lock", lock.String(), "resource", lock.Resource, "error", err)
-				return fmt.Errorf("%s: %w", lock, err)
+			high, low, keys := keysOf(lock)
+			token, err := s.Adopt(ctx, lock, seal.Still{SQL: stillSQL, Args: []any{int64(s.pid), high, low, keys}}, time.Time{})
+			if err != nil {
+				return err
+			}
+			if token > 0 {
+				s.held[lock.Resource] = token
 			}
 		}
 	}
@@ -152,22 +126,4 @@ func (s *Session) look(ctx context.Context) (has []bool, err error) {
 		return nil, fmt.Errorf("look at pg_locks: %w", err)
 	}
 	return has, nil
-}
-
-// grant seals a grant of a lock, and begins its lease. A lock that was released meanwhile is no error.
-func (s *Session) grant(ctx context.Context, lock adopt.Lock) error {
-	high, low, keys := keysOf(lock)
-	token, err := seal.Lock{Pool: s.Pool, Still: stillSQL, Args: []any{int64(s.pid), high, low, keys}}.Count(ctx, s.Sealers, lock.Resource, s.Holder)
-	switch {
-	case errors.Is(err, seal.ErrGone):
-		s.Logger.Info("an advisory lock was released while its grant was sealed", "lock", lock.String(), "resource", lock.Resource)
-		return nil
-	case err != nil:
-		return err
-	}
-	if s.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: fence.SourcePostgres, Holder: s.Holder, From: lock.String()}) {
-		s.held[lock.Resource] = token
-		s.Logger.Debug("adopted an advisory lock", "lock", lock.String(), "resource", lock.Resource, "token", token)
-	}
-	return nil
 }

@@ -2,50 +2,29 @@
 // The trigger of a declared class announces each take in the session that made it, and records it; behind
 // that session's commit the grant is counted and sealed on the issuer's connection, while the answer waits.
 //
-// Of this module it imports fence, lockclient, internal/adopt, internal/adopt/seal and internal/quietlog.
+// Of this module it imports fence, internal/adopt, internal/adopt/seal and internal/quietlog.
 package rows
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/adopt"
 	"github.com/wirefence/wirefence/internal/adopt/seal"
 	"github.com/wirefence/wirefence/internal/quietlog"
-	"github.com/wirefence/wirefence/lockclient"
 )
-
-// Options are those of a Follower.
-type Options struct {
-	// Locks are those that the application takes, of the kind adopt.Row. Required.
-	Locks adopt.From
-	// Pool connects to the database of the rows, as a role with wirefence_issuer. Required.
-	Pool *pgxpool.Pool
-	// Sealers record each grant in further databases. Default: none.
-	Sealers []lockclient.Sealer
-	// Book gets the leases. Required.
-	Book *adopt.Book
-	// Holder is the name of the application in grants. Required.
-	Holder string
-	// SealTimeout limits a look with its seals. Default 15s.
-	SealTimeout time.Duration
-	// Logger is for grants. Default: none.
-	Logger *slog.Logger
-}
 
 // Follower follows the locks of one application. It is safe for concurrent use.
 type Follower struct {
-	Options
+	seal.Options
 
 	sealing map[string]*sync.Mutex // by row; held during a seal
 
@@ -59,15 +38,9 @@ type lease struct {
 	taken string // the transaction that took the row
 }
 
-// New makes one.
-func New(o Options) *Follower {
-	if o.SealTimeout == 0 {
-		o.SealTimeout = 15 * time.Second
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	f := &Follower{Options: o, sealing: map[string]*sync.Mutex{}, held: map[string]lease{}}
+// New makes one for locks of the kind adopt.Row.
+func New(o seal.Options) *Follower {
+	f := &Follower{Options: o.WithDefaults(), sealing: map[string]*sync.Mutex{}, held: map[string]lease{}}
 	for _, row := range f.Names() {
 		f.sealing[row] = &sync.Mutex{}
 	}
@@ -110,7 +83,7 @@ func (f *Follower) Check(ctx context.Context) error {
 // and behind a space the transaction if that took it. Only such a take begins a lease. An error says that
 // one can't be sealed.
 func (f *Follower) Look(claims []string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), f.SealTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), f.Timeout)
 	defer cancel()
 	err := f.look(ctx, claims)
 	if !slices.ContainsFunc(claims, func(claim string) bool { return strings.Contains(claim, " ") }) {
@@ -131,7 +104,7 @@ func (f *Follower) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		looking, cancel := context.WithTimeout(ctx, f.SealTimeout)
+		looking, cancel := context.WithTimeout(ctx, f.Timeout)
 		err := f.look(looking, nil)
 		cancel()
 		switch {
@@ -158,11 +131,7 @@ func (f *Follower) look(ctx context.Context, claims []string) error {
 	}
 	var failed error
 	for _, lock := range f.keep(now, claims) {
-		is := now[nameOf(lock)]
-		if err := f.grant(ctx, lock, is); err != nil {
-			f.Logger.Warn("cannot seal the grant of a lock in a row, ending its session", "lock", lock.String(), "resource", lock.Resource, "error", err)
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", lock, err))
-		}
+		failed = errors.Join(failed, f.grant(ctx, lock, now[nameOf(lock)]))
 	}
 	return failed
 }
@@ -242,25 +211,17 @@ func (f *Follower) read(ctx context.Context) (map[string]claim, error) {
 	return all, nil
 }
 
-// grant seals a grant, and begins its lease. A lock that was released meanwhile is no error. Other rows don't
-// wait for the seal, which may wait for a former holder.
+// grant seals a grant, and begins its lease. Other rows don't wait for the seal, which may wait for a former
+// holder.
 func (f *Follower) grant(ctx context.Context, lock adopt.Lock, is claim) error {
 	row := nameOf(lock)
 	f.sealing[row].Lock()
 	defer f.sealing[row].Unlock()
-	token, err := seal.Lock{Pool: f.Pool, Still: "wirefence.claim_stands($5, $6)", Args: []any{row, is.taken}}.Count(ctx, f.Sealers, lock.Resource, f.Holder)
-	switch {
-	case errors.Is(err, seal.ErrGone):
-		f.Logger.Info("a lock in a row was released while its grant was sealed", "lock", lock.String(), "resource", lock.Resource)
-		return nil
-	case err != nil:
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.Book.Begin(adopt.Lease{Resource: lock.Resource, Token: token, Source: fence.SourcePostgres, Holder: f.Holder, From: lock.String(), Until: is.until}) {
+	token, err := f.Adopt(ctx, lock, seal.Still{SQL: "wirefence.claim_stands($5, $6)", Args: []any{row, is.taken}}, is.until)
+	if token > 0 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
 		f.held[row] = lease{token, is.taken}
-		f.Logger.Debug("adopted a lock in a row", "lock", lock.String(), "resource", lock.Resource, "token", token)
 	}
-	return nil
+	return err
 }
