@@ -106,36 +106,47 @@ func TestAnAdvisoryLockIsFenced(t *testing.T) {
 	a.gets(t, "", a.work, intoOrders)
 }
 
+// stalling are the processes of a leader that may stall.
+var stalling = map[string]func(a *leader) (wakes func()){
+	"the application": func(*leader) func() { return func() {} },
+	"its sidecar": func(a *leader) func() {
+		_ = a.cmd.Process.Signal(syscall.SIGSTOP)
+		return func() { _ = a.cmd.Process.Signal(syscall.SIGCONT) }
+	},
+}
+
+// stallsUntil has a leader stall until another leads: what it writes late is refused.
+func (l *leader) stallsUntil(t *testing.T, next *leader, stalls func(a *leader) (wakes func()), leads func() bool) {
+	t.Helper()
+	l.gets(t, "", l.work, "BEGIN; SELECT 1")
+	wakes := stalls(l)
+	stack.Eventually(t, "the next one leads", leads)
+	next.gets(t, "", next.work, intoOrders)
+	wakes()
+	l.gets(t, "WF001", l.work, intoOrders)
+	l.gets(t, "", l.work, "ROLLBACK")
+	stack.Eventually(t, "its sidecar knows", func() bool {
+		_, err := l.work.Exec(t.Context(), intoOrders)
+		return stack.State(err) == "WF002"
+	})
+	next.gets(t, "", next.work, intoOrders)
+}
+
 // A leader that stalls is refused once its session was ended and another has the lock.
 func TestAStalledAdvisoryLeaderIsRefused(t *testing.T) {
 	t.Parallel()
 	url := advisoryDatabase(t)
-	for name, stalls := range map[string]func(a *leader) (wakes func()){
-		"the application": func(*leader) func() { return func() {} },
-		"its sidecar": func(a *leader) func() {
-			_ = a.cmd.Process.Signal(syscall.SIGSTOP)
-			return func() { _ = a.cmd.Process.Signal(syscall.SIGCONT) }
-		},
-	} {
+	for name, stalls := range stalling {
 		t.Run(name, func(t *testing.T) {
 			a, b := newLeader(t, url), newLeader(t, url)
 			var pid int32
 			if err := a.lock.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil || !a.tries(t, tryLock, 42) {
 				t.Fatal(err)
 			}
-			a.gets(t, "", a.work, "BEGIN; SELECT 1")
-			wakes := stalls(a)
-			stack.Exec(t, url, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
-			stack.Eventually(t, "the next one leads", func() bool { return b.tries(t, tryLock, 42) })
-			b.gets(t, "", b.work, intoOrders)
-			wakes()
-			a.gets(t, "WF001", a.work, intoOrders)
-			a.gets(t, "", a.work, "ROLLBACK")
-			stack.Eventually(t, "its sidecar knows", func() bool {
-				_, err := a.work.Exec(t.Context(), intoOrders)
-				return stack.State(err) == "WF002"
+			a.stallsUntil(t, b, stalls, func() bool {
+				stack.Exec(t, url, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+				return b.tries(t, tryLock, 42)
 			})
-			b.gets(t, "", b.work, intoOrders)
 		})
 	}
 }

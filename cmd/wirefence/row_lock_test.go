@@ -2,7 +2,6 @@ package main
 
 import (
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -107,13 +106,7 @@ func TestALockInARowIsFenced(t *testing.T) {
 func TestAStalledLeaderByARowIsRefused(t *testing.T) {
 	t.Parallel()
 	url := lockTableDatabase(t)
-	for name, stalls := range map[string]func(a *leader) (wakes func()){
-		"the application": func(*leader) func() { return func() {} },
-		"its sidecar": func(a *leader) func() {
-			_ = a.cmd.Process.Signal(syscall.SIGSTOP)
-			return func() { _ = a.cmd.Process.Signal(syscall.SIGCONT) }
-		},
-	} {
+	for name, stalls := range stalling {
 		t.Run(name, func(t *testing.T) {
 			stack.Exec(t, url, "DELETE FROM shedlock")
 			a, b := newRowLeader(t, url), newRowLeader(t, url)
@@ -121,19 +114,10 @@ func TestAStalledLeaderByARowIsRefused(t *testing.T) {
 				t.Fatal("a lock that has ended is held")
 			}
 			a.gets(t, "WF002", a.work, intoOrders)
-			if !a.changes(t, takeRow, "3 s") {
+			if !a.changes(t, takeRow, "5 s") {
 				t.Fatal("the lock is taken")
 			}
-			a.gets(t, "", a.work, intoOrders)
-			a.gets(t, "", a.work, "BEGIN; SELECT 1")
-			wakes := stalls(a)
-			stack.Eventually(t, "the next one leads", func() bool { return b.changes(t, takeRow, "60 s") })
-			b.gets(t, "", b.work, intoOrders)
-			wakes()
-			a.gets(t, "WF001", a.work, intoOrders)
-			a.gets(t, "", a.work, "ROLLBACK")
-			a.gets(t, "WF002", a.work, intoOrders)
-			b.gets(t, "", b.work, intoOrders)
+			a.stallsUntil(t, b, stalls, func() bool { return b.changes(t, takeRow, "60 s") })
 		})
 	}
 }
