@@ -604,7 +604,7 @@ $$;
 
 -- note_claim records the claim of a row, null for none, and tells the session which transaction took the
 -- row, if it was its own: no other may make a lease of it. A row that was under the same claim until now
--- is extended, whoever has recorded what. An INFO reaches the session whatever its client_min_messages.
+-- is extended, whether or not that claim was recorded. client_min_messages suppresses no INFO.
 CREATE FUNCTION wirefence.note_claim(named text, claimed bigint, ends timestamptz, was_claimed bigint, was_to_end timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -13,7 +13,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// leader is an application behind a sidecar that follows its advisory lock 42: it locks in one session
+// leader is an application behind a sidecar that follows its lock, by default its advisory lock 42: it locks in one session
 // and works in another, as with a pool.
 type leader struct {
 	*proxyProcess
@@ -22,7 +22,7 @@ type leader struct {
 
 func newLeader(t *testing.T, url string, settings ...string) *leader {
 	t.Helper()
-	l := &leader{proxyProcess: startProxy(t, url, append(settings, "WIREFENCE_LEASE_FROM=advisory:42=orders,advisory:-7,2=bills")...)}
+	l := &leader{proxyProcess: startProxy(t, url, append([]string{"WIREFENCE_LEASE_FROM=advisory:42=orders,advisory:-7,2=bills"}, settings...)...)}
 	l.lock, l.work = stack.Connect(t, l.url), stack.Connect(t, l.url)
 	return l
 }

@@ -26,9 +26,7 @@ const (
 
 func newRowLeader(t *testing.T, url string, settings ...string) *leader {
 	t.Helper()
-	l := &leader{proxyProcess: startProxy(t, url, append(settings, "WIREFENCE_LEASE_FROM=row:shedlock(nightly)=orders")...)}
-	l.lock, l.work = stack.Connect(t, l.url), stack.Connect(t, l.url)
-	return l
+	return newLeader(t, url, append(settings, "WIREFENCE_LEASE_FROM=row:shedlock(nightly)=orders")...)
 }
 
 // changes reports whether a statement changed the row of the lock.
@@ -48,7 +46,7 @@ func (l *leader) changes(t *testing.T, sql, interval string) (changed bool) {
 }
 
 // Two instances of an application on one host have one name in the table. Each writes while it has the
-// lock, in any session, whoever of its sessions has taken or extended it.
+// lock, in each of its sessions.
 func TestALockInARowIsFenced(t *testing.T) {
 	t.Parallel()
 	url := lockTableDatabase(t)
@@ -101,8 +99,8 @@ func TestALockInARowIsFenced(t *testing.T) {
 	a.gets(t, "", a.work, intoOrders)
 }
 
-// A leader that stalls is refused once its time has passed and another has the lock, and a leader whose
-// clock is wrong has none.
+// A leader by a row that stalls is refused once its time has passed and another leads. One whose time has
+// passed by the database's clock when it takes the row never leads.
 func TestAStalledLeaderByARowIsRefused(t *testing.T) {
 	t.Parallel()
 	url := lockTableDatabase(t)

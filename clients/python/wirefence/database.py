@@ -61,7 +61,7 @@ def sessions(url: str) -> Callable[[], Session]:
 
 
 class Question(Future):  # type: ignore[type-arg]
-    """What a thread asks the database. Whoever waits for the answer cancels it to go on without."""
+    """What a thread asks the database. A caller that doesn't wait any longer cancels it."""
 
     sock: Optional[socket.socket] = None
 

@@ -100,14 +100,14 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// Takes and keeps a lease, in a task of its own. Whoever waits for the grant or has the lease drops the sender of
-/// orders to have it given back.
+/// Takes and keeps a lease, in a task of its own. It gives the lease back when the sender of orders is dropped: by the
+/// caller that waits for the grant, or with the lease.
 pub(crate) struct Keeper {
     session: Session,
     options: Options,
     resource: String,
     ttl: Duration,
-    grant: String, // a secret: who knows it renews and releases the lease
+    grant: String, // a secret: it is all that a renewal and a release need
     token: i64,
     granted: Duration,
     last: Duration,    // no deadline is later

@@ -127,7 +127,7 @@ var errGone = errors.New("the application has the lock no more")
 
 // ownSealer seals in the database of a lock, by a statement that then looks once more whether the
 // application has it: if not, the cast to bool fails, and with it the seal. So grants have the order of the
-// locks: whoever takes the lock after that look waits, with its own seal, for this one's commit.
+// locks: the seal of a holder that takes the lock after that look waits for this one's commit.
 type ownSealer struct {
 	lockclient.PostgresSealer
 	pool  *pgxpool.Pool

@@ -8,9 +8,10 @@ import (
 )
 
 // Leases may follow the locks that the client takes by itself: advisory locks, and rows whose table
-// announces their claims. Behind a message that may have taken or released one the driver looks at them,
-// outside of a transaction: a lock of the session is told there from one of the transaction, and a claim
-// is committed. The answer waits for that: a grant must be recorded before the client can act on it.
+// announces their claims. Behind a message that may have taken or released one the driver looks at them: at
+// advisory locks outside of a transaction, where one of the session is told from one of the transaction, and
+// at rows behind each statement, since only committed claims are seen. The answer waits for that: a grant
+// must be recorded before the client can act on it.
 
 // looks says what the driver has to look at.
 type looks struct {
