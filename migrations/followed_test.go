@@ -125,8 +125,8 @@ func TestFollowedRowsTellWhoTookThem(t *testing.T) {
 // The trigger is on the table of its class alone, and goes with its declaration.
 func TestFollowingIsTheOwnersAlone(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
-		mustExec(t, db.admin(t), lockTable+"; CREATE ROLE stranger LOGIN; GRANT CREATE ON SCHEMA public TO stranger; SET ROLE stranger; CREATE TABLE forged (name text)")
-		stranger := db.as(t, "stranger")
+		mustExec(t, db.admin(t), lockTable+"; CREATE ROLE intruder LOGIN; GRANT CREATE ON SCHEMA public TO intruder; SET ROLE intruder; CREATE TABLE forged (name text)")
+		stranger := db.as(t, "intruder")
 		wantCode(t, exec(stranger, "CREATE TRIGGER t AFTER INSERT ON forged FOR EACH ROW EXECUTE FUNCTION wirefence.row_follow_shedlock()"), "42501")
 		wantCode(t, exec(stranger, "SELECT wirefence.note_claim('shedlock(nightly)', 1, now(), NULL, NULL)"), "42501")
 		wantCode(t, exec(stranger, "SELECT * FROM wirefence.row_claims"), "42501")
