@@ -53,6 +53,7 @@ type database struct {
 	sharded atomic.Bool  // it is several, behind a router
 	asked   atomic.Int64 // when UnlocksSQL was asked last, in Unix nanoseconds; 0 for never
 	learned atomic.Bool  // it was answered once
+	sent    time.Time    // when that was asked which unlocks is the answer to; guarded by owner.mu
 
 	// lasting says that holds last: the last question whether one is wanted was answered, by
 	// the server where sessions hold.
@@ -144,11 +145,15 @@ func (db *database) due() bool {
 	return db.asked.CompareAndSwap(at, now.UnixNano())
 }
 
-// learn records an answer to a question that was sent at this time. One that was sent
-// before Forget may not know of what that was called for.
+// learn records an answer to a question that was sent at this time, unless a later question was
+// answered before. One that was sent before Forget may not know of what that was called for.
 func (db *database) learn(unlocks bool, sent time.Time) {
 	db.owner.mu.Lock()
 	defer db.owner.mu.Unlock()
+	if sent.Before(db.sent) {
+		return
+	}
+	db.sent = sent
 	db.learned.Store(true)
 	db.unlocks.Store(unlocks)
 	if sent.After(db.owner.forgotten) {

@@ -108,6 +108,12 @@ func TestDatabasesAreAskedOnceInAWhile(t *testing.T) {
 	d.Forget()
 	d.Learn("app", false, asked) // this answer was under way
 	asks(true)
+	later := at.Add(time.Millisecond)
+	d.Learn("app", true, later)
+	d.Learn("app", false, asked) // and came late
+	if !db.unlocks.Load() {
+		t.Error("an earlier question's answer counts")
+	}
 }
 
 // A session learns what its database is asked later on, however many others there were in between.
