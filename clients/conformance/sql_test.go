@@ -16,13 +16,16 @@ import (
 // through the proxy, and through PgBouncer with transaction pooling.
 func TestClientsBySQL(t *testing.T) {
 	java := javaTests(t)
+	later := laterRails(t)
 	for _, way := range []string{"direct", "proxy", "pooler"} {
 		for language, command := range map[string][]string{
-			"ruby":       {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
-			"java":       java,
-			"python":     {python, "testdata/sql.py"},
-			"typescript": {"node", filepath.Join(folder, "sql.js")},
-			"rust":       append([]string{"cargo"}, cargo("test", "--test", "transactions")...),
+			"ruby":           {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"java":           java,
+			"ruby, later":    {"ruby", "-I", later + ":../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"python":         {python, "testdata/sql.py"},
+			"python, newest": {"env", "PYTHONPATH=" + newest(), python, "testdata/sql.py"},
+			"typescript":     {"node", filepath.Join(folder, "sql.js")},
+			"rust":           append([]string{"cargo"}, cargo("test", "--test", "transactions")...),
 		} {
 			t.Run(way+"/"+language, func(t *testing.T) {
 				t.Parallel()
@@ -40,7 +43,7 @@ func TestClientsBySQL(t *testing.T) {
 				leases := fmt.Sprintf(direct, "leases")
 				if language == "java" {
 					url, leases = jdbc(url), jdbc(leases)
-				} else if language == "ruby" && way == "pooler" {
+				} else if strings.HasPrefix(language, "ruby") && way == "pooler" {
 					url += "&prepared_statements=false"
 				}
 				cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
@@ -51,6 +54,25 @@ func TestClientsBySQL(t *testing.T) {
 			})
 		}
 	}
+}
+
+// laterRails is the path of a later ActiveRecord than the distribution's.
+func laterRails(t *testing.T) string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"*/lib", "concurrent-ruby-*/lib/concurrent-ruby"} {
+		found, err := filepath.Glob(filepath.Join(servers.CacheDir(), "rails", pattern))
+		if err != nil || len(found) == 0 {
+			t.Fatal("scripts/install-servers --test fetches it")
+		}
+		all = append(all, found...)
+	}
+	return strings.Join(all, ":")
+}
+
+// newest is the path of the client for Python with the newest drivers and frameworks.
+func newest() string {
+	return absolute("../python") + ":" + filepath.Join(servers.CacheDir(), "python")
 }
 
 // jdbc returns a URL with a user as pgjdbc reads it.

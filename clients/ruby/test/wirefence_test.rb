@@ -64,6 +64,21 @@ class WirefenceTest < Minitest::Test
     assert_refused("WF002") { Total.create!(host: "without") }
   end
 
+  # Of the table of ways past a hook: `update_all`, `insert_all`, `delete_all`, `update_columns` and `execute` outside a
+  # transaction; `raw_connection` there.
+  def test_ways_past_the_hook_are_refused
+    Wirefence.lease(NIGHTLY) do
+      total = Total.create!(host: "one")
+      assert_refused("WF002") { Total.update_all(host: "two") }
+      assert_refused("WF002") { Total.insert_all([{ host: "two" }]) }
+      assert_refused("WF002") { Total.where(host: "two").delete_all }
+      assert_refused("WF002") { total.update_columns(host: "two") }
+      assert_refused("WF002") { Total.connection.execute("INSERT INTO totals DEFAULT VALUES") }
+      error = assert_raises(PG::Error) { Total.connection.raw_connection.exec("INSERT INTO totals DEFAULT VALUES") }
+      assert_equal "WF002", error.result.error_field(PG::Result::PG_DIAG_SQLSTATE)
+    end
+  end
+
   def test_other_threads_have_no_fence
     Wirefence.lease(NIGHTLY) { assert_refused("WF002") { Thread.new { Total.create! }.tap { |thread| thread.report_on_exception = false }.value } }
   end
@@ -161,7 +176,7 @@ class WirefenceTest < Minitest::Test
   end
 
   def test_a_slow_acquire_is_renewed_in_time
-    writer = PG.connect(ENV.fetch("DATABASE_URL"))
+    writer = PG.connect(ENV.fetch("DATABASE_URL").delete_suffix("&prepared_statements=false")) # which is Rails'
     Wirefence.lease(NIGHTLY) { |lease| writer.exec("BEGIN; SET LOCAL wirefence.token = '#{lease.fence}'; INSERT INTO totals DEFAULT VALUES") }
     began = now
     Wirefence.lease(NIGHTLY, ttl: 9) do |lease| # preempt_after ends the writer

@@ -7,6 +7,7 @@ import static org.junit.Assert.assertSame;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
+import java.io.StringReader;
 import java.lang.reflect.Proxy;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
@@ -148,7 +149,20 @@ public class FencedDataSourceTest {
             try (ResultSet tables = db.getMetaData().getTables(null, null, "totals", null)) {
                 assertSame(db, tables.getStatement().getConnection());
             }
-            assertNotNull(db.unwrap(PGConnection.class));
+        }
+    }
+
+    /** Of the table of ways past a hook: `unwrap`, so `CopyManager` and large objects; a `COMMIT` in a text. */
+    @Test
+    public void waysPastTheHookAreRefused() throws Exception {
+        try (Lease lease = take(NIGHTLY, TTL); Connection db = fenced.getConnection(); Statement statement = db.createStatement()) {
+            PGConnection driver = db.unwrap(PGConnection.class);
+            assertRefused("WF002", () -> driver.getCopyAPI().copyIn("COPY totals (host) FROM STDIN", new StringReader("copied\n")));
+            db.setAutoCommit(false);
+            statement.execute("INSERT INTO totals DEFAULT VALUES");
+            statement.execute("COMMIT");
+            assertRefused("WF002", () -> statement.execute("INSERT INTO totals DEFAULT VALUES"));
+            db.rollback();
         }
     }
 
