@@ -28,6 +28,7 @@ type guide struct {
 	proxy  bool // on port 6433, with the API on 9433
 	pooler bool // PgBouncer on port 6432, before the proxy or the server, with the page's settings
 	redis  bool // on port 6379
+	newest bool // the newest frameworks of Python, as pip installs them
 	bare   bool // a database without the schema, which the page creates
 	// What else is in the folder.
 	builds func(t *testing.T, folder string)
@@ -38,6 +39,7 @@ var guides = []guide{
 	{page: "howto/queue.md", proxy: true},
 	{page: "howto/django.md", proxy: true, pooler: true, redis: true},
 	{page: "howto/sqlalchemy.md", proxy: true},
+	{page: "howto/langgraph.md", newest: true},
 	{page: "howto/leader.md"},
 	{page: "howto/redis-lock.md", redis: true},
 	{page: "howto/advisory-lock.md"},
@@ -144,6 +146,9 @@ func (g guide) follow(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	walk := walkIn(t, folder, replace)
+	if g.newest {
+		walk.Env = append(walk.Env, "PYTHONPATH="+clients(t)+"/python:"+filepath.Join(servers.CacheDir(), "python"))
+	}
 	follow(t, ctx, walk, steps)
 }
 
@@ -156,16 +161,22 @@ func bare(t *testing.T) *stack.DB {
 	return db
 }
 
-// walkIn returns a walk of an ordinary user in a folder.
-func walkIn(t *testing.T, folder string, replace map[string]string) pages.Walk {
+// clients is the folder of the clients, which are installed from a clone, as docs/reference/clients.md says.
+func clients(t *testing.T) string {
 	t.Helper()
-	clients, err := filepath.Abs("../../clients")
+	folder, err := filepath.Abs("../../clients")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return folder
+}
+
+// walkIn returns a walk of an ordinary user in a folder.
+func walkIn(t *testing.T, folder string, replace map[string]string) pages.Walk {
+	t.Helper()
+	clients := clients(t)
 	return pages.Walk{Dir: folder, Replace: replace, User: ordinaryUser(t, folder), Env: []string{
 		"PATH=" + tools + ":/usr/bin:/bin:/usr/sbin", "HOME=" + folder, "LC_ALL=C.UTF-8",
-		// The clients are installed from a clone, as docs/reference/clients.md says.
 		"PYTHONPATH=" + clients + "/python", "PYTHONDONTWRITEBYTECODE=1", "RUBYLIB=" + clients + "/ruby/lib",
 	}}
 }
