@@ -82,21 +82,20 @@ func jdbc(url string) string {
 }
 
 // javaTests compiles the client for Java with its tests, and returns the command that runs them.
-// ShedLock isn't among the distribution's packages: testdata/shedlock has the signatures that the
-// client uses.
 func javaTests(t *testing.T) []string {
 	t.Helper()
 	classes := t.TempDir()
-	path := strings.Join([]string{classes, "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
-	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
-	for _, pattern := range []string{"testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "../java/src/*/java/io/github/wirefence/*.java"} {
-		sources, err := filepath.Glob(pattern)
-		if err != nil || len(sources) == 0 {
-			t.Fatal(pattern, err)
-		}
-		args = append(args, sources...)
+	shedlock, err := filepath.Glob(filepath.Join(servers.CacheDir(), "java-locks", "s[hl]*.jar")) // and slf4j
+	if err != nil || len(shedlock) < 2 {
+		t.Fatal("scripts/install-servers --test fetches ShedLock")
 	}
-	if err := command("javac", args...); err != nil {
+	path := strings.Join([]string{classes, strings.Join(shedlock, ":"), "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
+	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
+	sources, err := filepath.Glob("../java/src/*/java/io/github/wirefence/*.java")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(sources, err)
+	}
+	if err := command("javac", append(args, sources...)...); err != nil {
 		t.Fatalf("%v\nscripts/install-servers --test installs it", err)
 	}
 	return []string{"java", "-cp", path, "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}

@@ -252,18 +252,29 @@ func goProgram(t *testing.T, folder string) {
 	must(t, "go", "build", "-buildvcs=false", "-ldflags=-w", "-o", filepath.Join(folder, "leader"), filepath.Join(folder, "main.go"))
 }
 
-// javaClient builds the artifact of the client for Java, without Maven, which has no plugins here.
+// javaClient builds the artifact of the client for Java, without Maven, which has no plugins here, beside a folder with
+// Spring Boot.
 func javaClient(t *testing.T, folder string) {
 	t.Helper()
-	classes, args := t.TempDir(), []string{"-encoding", "UTF-8", "-d"}
-	args = append(args, classes)
-	for _, pattern := range []string{"conformance/testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "java/src/main/java/io/github/wirefence/*.java"} {
-		sources, err := filepath.Glob("../../clients/" + pattern)
-		if err != nil || len(sources) == 0 {
-			t.Fatal(pattern, err)
-		}
-		args = append(args, sources...)
+	jars, err := filepath.Glob(filepath.Join(servers.CacheDir(), "spring", "*.jar"))
+	if err != nil || len(jars) == 0 {
+		t.Fatal("scripts/install-servers --test fetches them")
 	}
+	boot := filepath.Join(folder, "boot")
+	if err := os.Mkdir(boot, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, jar := range jars {
+		if name := filepath.Base(jar); !strings.HasPrefix(name, "flyway") { // which would migrate
+			must(t, "ln", "-s", jar, filepath.Join(boot, name))
+		}
+	}
+	sources, err := filepath.Glob("../../clients/java/src/main/java/io/github/wirefence/*.java")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(sources, err)
+	}
+	classes := t.TempDir()
+	args := append([]string{"-encoding", "UTF-8", "-cp", boot + "/*", "-d", classes}, sources...)
 	must(t, "javac", args...)
 	must(t, "jar", "-c", "-f", filepath.Join(folder, "wirefence-0.1.0.jar"), "-C", classes, ".")
 }

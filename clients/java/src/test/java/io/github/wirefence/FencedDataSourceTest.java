@@ -318,7 +318,7 @@ public class FencedDataSourceTest {
     @Test
     public void locksOfShedLockAreLeases() throws Exception {
         WirefenceLockProvider locks = new WirefenceLockProvider(leases);
-        SimpleLock lock = locks.lock(new LockConfiguration(Instant.now(), NIGHTLY, TTL, Duration.ofSeconds(60))).orElseThrow();
+        SimpleLock lock = locks.lock(new LockConfiguration(Instant.now(), NIGHTLY, Duration.ofSeconds(60), Duration.ofSeconds(60))).orElseThrow();
         insert("under the lock");
         assertTrue(locks.lock(new LockConfiguration(Instant.now(), NIGHTLY, TTL, Duration.ZERO)).isEmpty());
         lock.unlock();
