@@ -49,7 +49,7 @@ var guides = []guide{
 	{page: "howto/go.md", builds: goProgram},
 	{page: "reference/sources.md", proxy: true},
 	{page: "howto/backup.md"},
-	{page: "howto/migrations.md", pooler: true},
+	{page: "howto/migrations.md", pooler: true, builds: flyway},
 	{page: "howto/uninstall.md", bare: true},
 	{page: "howto/zombie.md", bare: true},
 	{page: "symptoms/job-ran-twice.md", bare: true},
@@ -256,19 +256,7 @@ func goProgram(t *testing.T, folder string) {
 // Spring Boot.
 func javaClient(t *testing.T, folder string) {
 	t.Helper()
-	jars, err := filepath.Glob(filepath.Join(servers.CacheDir(), "spring", "*.jar"))
-	if err != nil || len(jars) == 0 {
-		t.Fatal("scripts/install-servers --test fetches them")
-	}
-	boot := filepath.Join(folder, "boot")
-	if err := os.Mkdir(boot, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, jar := range jars {
-		if name := filepath.Base(jar); !strings.HasPrefix(name, "flyway") { // which would migrate
-			must(t, "ln", "-s", jar, filepath.Join(boot, name))
-		}
-	}
+	boot := linkJars(t, filepath.Join(folder, "boot"), "[^f]*.jar") // Flyway would migrate
 	sources, err := filepath.Glob("../../clients/java/src/main/java/io/github/wirefence/*.java")
 	if err != nil || len(sources) == 0 {
 		t.Fatal(sources, err)
@@ -277,6 +265,21 @@ func javaClient(t *testing.T, folder string) {
 	args := append([]string{"-encoding", "UTF-8", "-cp", boot + "/*", "-d", classes}, sources...)
 	must(t, "javac", args...)
 	must(t, "jar", "-c", "-f", filepath.Join(folder, "wirefence-0.1.0.jar"), "-C", classes, ".")
+}
+
+// flyway gives a folder Flyway's jars.
+func flyway(t *testing.T, folder string) { linkJars(t, filepath.Join(folder, "jars"), "*.jar") }
+
+// linkJars makes a folder of jars of Spring Boot and Flyway.
+func linkJars(t *testing.T, folder, pattern string) string {
+	t.Helper()
+	jars, err := filepath.Glob(filepath.Join(servers.CacheDir(), "spring", pattern))
+	if err != nil || len(jars) == 0 {
+		t.Fatal("scripts/install-servers --test fetches them")
+	}
+	must(t, "mkdir", folder)
+	must(t, "ln", append([]string{"-s", "-t", folder}, jars...)...)
+	return folder
 }
 
 func must(t *testing.T, name string, args ...string) {
