@@ -18,7 +18,7 @@ func TestClientsBySQL(t *testing.T) {
 	java := javaTests(t)
 	for _, way := range []string{"direct", "proxy", "pooler"} {
 		for language, command := range map[string][]string{
-			"ruby":       {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"ruby":       {"ruby", "-I", clients.ruby, "../ruby/test/wirefence_test.rb"},
 			"java":       java,
 			"python":     {python, "testdata/sql.py"},
 			"typescript": {"node", filepath.Join(folder, "sql.js")},
@@ -65,9 +65,9 @@ func jdbc(url string) string {
 func javaTests(t *testing.T) []string {
 	t.Helper()
 	classes := t.TempDir()
-	path := strings.Join([]string{classes, "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
+	path := strings.Join([]string{classes, clients.jar, "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
 	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
-	for _, pattern := range []string{"testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "../java/src/*/java/io/github/wirefence/*.java"} {
+	for _, pattern := range []string{"testdata/shedlock/net/javacrumbs/shedlock/core/*.java", clients.java} {
 		sources, err := filepath.Glob(pattern)
 		if err != nil || len(sources) == 0 {
 			t.Fatal(pattern, err)
