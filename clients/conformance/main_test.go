@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -50,7 +51,8 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary, folder = filepath.Join(dir, "wirefence"), filepath.Join(dir, "node")
-	if err := build(); err != nil {
+	flag.Parse()
+	if err := errors.Join(installPackages(filepath.Join(dir, "packages")), build()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -81,12 +83,17 @@ func compileRust() error {
 			return err
 		}
 	}
+	if *packages != "" {
+		if err := addDriver(); err != nil {
+			return err
+		}
+	}
 	return command("cargo", cargo("build", "--all-targets")...)
 }
 
 // cargo are the arguments of a command of cargo's on the client for Rust.
 func cargo(command ...string) []string {
-	return append(command, "--quiet", "--locked", "--offline", "--all-features", "--manifest-path", "../rust/Cargo.toml")
+	return append(command, "--quiet", "--locked", "--offline", "--all-features", "--manifest-path", filepath.Join(clients.rust, "Cargo.toml"))
 }
 
 func command(name string, args ...string) error {
@@ -122,10 +129,13 @@ func compileTypeScript() error {
 			return err
 		}
 	}
-	if err := command("node", tsc, "-p", "../typescript", "--outDir", filepath.Join(client, "dist"), "--typeRoots", types); err != nil {
-		return err
-	}
-	if err := copyFile(filepath.Join(client, "package.json"), "../typescript/package.json"); err != nil {
+	if *packages != "" {
+		if err := unpack("*.tgz", client); err != nil {
+			return err
+		}
+	} else if err := errors.Join(
+		command("node", tsc, "-p", "../typescript", "--outDir", filepath.Join(client, "dist"), "--typeRoots", types),
+		copyFile(filepath.Join(client, "package.json"), "../typescript/package.json")); err != nil {
 		return err
 	}
 	sources, err := programSources()

@@ -19,9 +19,9 @@ func TestClientsBySQL(t *testing.T) {
 	later := laterRails(t)
 	for _, way := range []string{"direct", "proxy", "pooler"} {
 		for language, command := range map[string][]string{
-			"ruby":           {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
+			"ruby":           {"ruby", "-I", clients.ruby, "../ruby/test/wirefence_test.rb"},
+			"ruby, later":    {"ruby", "-I", later + ":" + clients.ruby, "../ruby/test/wirefence_test.rb"},
 			"java":           java,
-			"ruby, later":    {"ruby", "-I", later + ":../ruby/lib", "../ruby/test/wirefence_test.rb"},
 			"python":         {python, "testdata/sql.py"},
 			"python, newest": {"env", "PYTHONPATH=" + newest(), python, "testdata/sql.py"},
 			"typescript":     {"node", filepath.Join(folder, "sql.js")},
@@ -72,7 +72,7 @@ func laterRails(t *testing.T) string {
 
 // newest is the path of the client for Python with the newest drivers and frameworks.
 func newest() string {
-	return absolute("../python") + ":" + filepath.Join(servers.CacheDir(), "python")
+	return absolute(clients.python) + ":" + filepath.Join(servers.CacheDir(), "python")
 }
 
 // jdbc returns a URL with a user as pgjdbc reads it.
@@ -89,9 +89,9 @@ func javaTests(t *testing.T) []string {
 	if err != nil || len(shedlock) < 2 {
 		t.Fatal("scripts/install-servers --test fetches ShedLock")
 	}
-	path := strings.Join([]string{classes, strings.Join(shedlock, ":"), "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
+	path := strings.Join([]string{classes, clients.jar, strings.Join(shedlock, ":"), "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
 	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
-	sources, err := filepath.Glob("../java/src/*/java/io/github/wirefence/*.java")
+	sources, err := filepath.Glob(clients.java)
 	if err != nil || len(sources) == 0 {
 		t.Fatal(sources, err)
 	}
