@@ -47,7 +47,7 @@ func TestClientsBySQL(t *testing.T) {
 					url += "&prepared_statements=false"
 				}
 				cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
-				cmd.Env = append(w.environment(language, w.Addr()), "DATABASE_URL="+url, "LEASES_URL="+leases)
+				cmd.Env = append(w.environment(language, w.Addr()), "DATABASE_URL="+url, "LEASES_URL="+leases, "WAY="+way)
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}
