@@ -427,18 +427,3 @@ func (s *several) testNoStaleCommitInAny(t *testing.T) {
 	}
 	s.wantOrder(t)
 }
-
-// An acquire and a release with one and with three databases, which commit without waiting for
-// the disk: what is left are the round trips.
-func BenchmarkAcquireInSeveral(b *testing.B) {
-	s := newSeveral(b)
-	for _, n := range []int{1, 3} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			client := newClient(b, redisStore(b, s.redis), lockclient.Options{Sealers: s.sealers(b)[:n]})
-			release(b, acquire(b, client))
-			for b.Loop() {
-				release(b, acquire(b, client))
-			}
-		})
-	}
-}
