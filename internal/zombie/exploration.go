@@ -127,11 +127,11 @@ func (x *explorer) conclude() error {
 	return nil
 }
 
-// statement is the last before a moment.
+// statement is the last before a moment. A Bind counts, since it takes the snapshot.
 func (x *explorer) statement(at int) string {
 	for _, m := range slices.Backward(x.messages[:at-1]) {
-		if m.Kind == queries || m.Kind == executes {
-			return m.String()
+		if m.Kind == queries || m.Kind == binds {
+			return m.Text()
 		}
 	}
 	return ""
