@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
-	"regexp"
 	"slices"
 	"time"
 
@@ -136,30 +135,6 @@ func (x *explorer) next() (at, left int) {
 	return at, left
 }
 
-// moments are the messages before which a run is frozen. At the last that close connections it may
-// have ended already, since it awaits no answer.
-func moments(messages []*Message) []*Message {
-	for n := len(messages); n > 0 && messages[n-1].Kind == closes; n-- {
-		messages = messages[:n-1]
-	}
-	return messages
-}
-
-// literal finds what differs in statements that do the same.
-var literal = regexp.MustCompile(`'[^']*'|\d+`)
-
-// pattern is what messages have in common that do the same.
-func (m *Message) pattern() string { return m.Kind + literal.ReplaceAllString(m.SQL, "?") }
-
-// firstTimes is when each statement was sent first.
-func firstTimes(messages []*Message) map[string]time.Duration {
-	all := map[string]time.Duration{}
-	for _, m := range slices.Backward(messages) {
-		all[m.pattern()] = m.at
-	}
-	return all
-}
-
 func (x *explorer) delayed(messages []*Message) (most time.Duration) {
 	for text, at := range firstTimes(messages) {
 		if undisturbed, known := x.times[text]; known {
@@ -167,26 +142,6 @@ func (x *explorer) delayed(messages []*Message) (most time.Duration) {
 		}
 	}
 	return most
-}
-
-// seeds are the moments that are played in any case: before the first and the last occurrence of
-// each statement, and before the first and the last message.
-func seeds(messages []*Message) []int {
-	all, last := map[int]bool{1: true, len(messages): true}, map[string]int{}
-	for i, m := range messages {
-		if !m.starts {
-			continue
-		}
-		text := m.pattern()
-		if last[text] == 0 {
-			all[i+1] = true
-		}
-		last[text] = i + 1
-	}
-	for _, at := range last {
-		all[at] = true
-	}
-	return slices.Sorted(maps.Keys(all))
 }
 
 // play plays with one moment.

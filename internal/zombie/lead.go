@@ -119,14 +119,12 @@ func dial(ctx context.Context, cfg *pgx.ConnConfig) (net.Conn, error) {
 	if err != nil || cfg.TLSConfig == nil {
 		return conn, err
 	}
-	request, answer := []byte(nil), make([]byte, 1)
 	if cfg.SSLNegotiation == "direct" {
 		return tls.Client(conn, cfg.TLSConfig), nil
 	}
-	if request, err = (&pgproto3.SSLRequest{}).Encode(nil); err == nil {
-		if _, err = conn.Write(request); err == nil {
-			_, err = io.ReadFull(conn, answer)
-		}
+	answer := make([]byte, 1)
+	if err = write(conn, &pgproto3.SSLRequest{}); err == nil {
+		_, err = io.ReadFull(conn, answer)
 	}
 	switch {
 	case err != nil:
