@@ -88,6 +88,7 @@ const (
 type Scene struct {
 	Run     string   `json:"run" says:"first or second"`
 	What    string   `json:"what" says:"sends, frozen, lock ends, or goes on"`
+	At      float64  `json:"at" says:"when, in seconds since the first run was started"`
 	Message *Message `json:"message" says:"what it sends; null of other steps"`
 }
 

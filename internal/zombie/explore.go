@@ -169,20 +169,31 @@ func (x *explorer) play(ctx context.Context, at int) (*tried, error) {
 	if p.after, err = x.rowsNow(ctx, x.Tables); err != nil {
 		return nil, err
 	}
-	for i, m := range x.taps[false].messages {
-		if i == at-1 {
-			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: isFrozen})
-			if !p.open {
-				p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: lockEnds})
-			}
-			for _, m := range x.taps[true].messages {
-				p.scenes = append(p.scenes, Scene{nameOf(true), sends, m})
-			}
-			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: goesOn})
-		}
-		p.scenes = append(p.scenes, Scene{nameOf(false), sends, m})
-	}
+	p.scenes = p.schedule(at, x.taps[false], x.taps[true])
 	return p, nil
+}
+
+// schedule is what both runs have sent, and what happened to the first before a message.
+func (p *tried) schedule(moment int, first, second *tap) (all []Scene) {
+	add := func(second bool, what string, m *Message, at time.Time) {
+		all = append(all, Scene{nameOf(second), what, at.Sub(*p.First.Started).Seconds(), m})
+	}
+	for i, m := range first.messages {
+		if i == moment-1 {
+			add(false, isFrozen, nil, *p.First.Frozen)
+			if !p.open {
+				add(false, lockEnds, nil, *p.First.Frozen)
+			}
+			for _, m := range second.messages {
+				add(true, sends, m, second.began.Add(m.at))
+			}
+			add(false, goesOn, nil, *p.First.Thawed)
+			add(false, sends, m, *p.First.Thawed)
+			continue
+		}
+		add(false, sends, m, first.began.Add(m.at))
+	}
+	return all
 }
 
 // shows judges a play. It may change while others are played: where no lock ever keeps a second
