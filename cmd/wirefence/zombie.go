@@ -30,6 +30,7 @@ type zombieSettings struct {
 	Explore       bool          `env:"--explore" help:"try every moment: freeze the first run before each of its messages to PostgreSQL in turn"`
 	Reset         string        `env:"--reset" type:"command" help:"with --explore: command for sh that puts the data back before each play (required with it)"`
 	EndLock       string        `env:"--end-lock" type:"command" help:"with --explore: command for sh that ends the frozen run's lock, instead of --lock-ends-after"`
+	LockKeys      []string      `env:"--lock-key" type:"key,..." help:"with --explore: keys in Redis that are the lock; commands that name one are moments, too, if the command finds Redis by a URL"`
 	Minimal       string        `env:"--minimal" type:"file" help:"with --explore: write the smallest schedule that ends in a stale write to this file, as a script for bash and psql that needs no Wirefence"`
 	Page          string        `env:"--page" type:"file" help:"with --explore: write it to this file, as a page of HTML with a time line that needs no other file"`
 	Within        time.Duration `env:"--within" envDefault:"10m" range:"1ms.." help:"longest wait for the moment to freeze, and for the end of each run"`
@@ -140,7 +141,7 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 	var verdict zombie.Verdict
 	var told answer
 	if cfg.Explore {
-		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock}
+		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock, LockKeys: cfg.LockKeys}
 		report, err := zombie.Explore(ctx, conn, exploring)
 		if err != nil {
 			return err

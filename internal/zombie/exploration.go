@@ -18,6 +18,8 @@ type Exploring struct {
 	// EndLock is a command for sh that ends the first run's lock; with none it ends by itself
 	// within LockEndsAfter.
 	EndLock string
+	// LockKeys are keys in Redis. Commands that name one are moments, too.
+	LockKeys []string
 }
 
 // Validate reports what is missing or contradictory.
@@ -131,7 +133,7 @@ func (x *explorer) conclude() error {
 // statement is the last before a moment. A Bind counts, since it takes the snapshot.
 func (x *explorer) statement(at int) string {
 	for _, m := range slices.Backward(x.messages[:at-1]) {
-		if m.Kind == queries || m.Kind == binds {
+		if m.Kind == queries || m.Kind == binds || m.Kind == commands {
 			return m.Text()
 		}
 	}

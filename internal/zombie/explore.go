@@ -54,7 +54,7 @@ func Explore(ctx context.Context, conn *pgx.Conn, o Exploring) (_ *Exploration, 
 	}
 	defer x.close(ctx)
 	for _, second := range []bool{false, true} {
-		if x.taps[second], err = newTap(o.Command, o.Env); err != nil {
+		if x.taps[second], err = newTap(o.Command, o.Env, o.LockKeys); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, x.taps[second].close()) }()

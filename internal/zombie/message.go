@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Message is a message of a run to PostgreSQL that can change or show something there. Those that
-// can't are not counted, such as Parse and passwords.
+// Message is a message of a run to PostgreSQL that can change or show something there, or a command
+// to Redis that names a lock. Others are not counted, such as Parse and passwords.
 type Message struct {
 	Connection int       `json:"connection" says:"the number of the run's connection"`
-	Kind       string    `json:"kind" says:"connect, query, bind, execute, sync, call, copied or close"`
-	SQL        string    `json:"sql,omitempty" says:"its statement, or that which it belongs to"`
+	Kind       string    `json:"kind" says:"connect, query, bind, execute, sync, call, copied, close, or redis"`
+	SQL        string    `json:"sql,omitempty" says:"its statement, or that which it belongs to; the command to Redis"`
 	Parameters []*string `json:"parameters,omitempty" says:"the values of $1, $2, …; those in binary as bytea"`
 	Answer     string    `json:"answer,omitempty" says:"how the server answered: command tags, or an error"`
 	// starts is true of a statement's first message.
@@ -32,12 +32,13 @@ const (
 	calls    = "call"
 	copied_  = "copied"
 	closes   = "close"
+	commands = "redis"
 )
 
 // String is a message for people. What is before a Bind is before the statement.
 func (m *Message) String() string {
 	switch m.Kind {
-	case queries, binds:
+	case queries, binds, commands:
 		return m.Text()
 	case connects, calls, closes:
 		return map[string]string{connects: "(connects)", calls: "(calls a function)", closes: "(closes the connection)"}[m.Kind]

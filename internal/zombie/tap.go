@@ -16,6 +16,7 @@ import (
 type tap struct {
 	Command, Env []string // of the run, which lead to the tap
 
+	locks     []string // keys in Redis
 	folder    string
 	listeners []net.Listener
 	serving   sync.WaitGroup
@@ -39,8 +40,8 @@ type backend struct {
 	to *pgx.ConnConfig
 }
 
-func newTap(command, env []string) (*tap, error) {
-	t := &tap{open: map[net.Conn]bool{}}
+func newTap(command, env, locks []string) (*tap, error) {
+	t := &tap{locks: locks, open: map[net.Conn]bool{}}
 	t.changed = sync.NewCond(&t.mu)
 	t.begin(0)
 	if err := t.lead(command, env); err != nil {
@@ -125,6 +126,14 @@ func (t *tap) cancel(ctx context.Context, backends []uint32) {
 			_ = conn.Close()
 		}
 	}
+}
+
+// connected is the number of a new connection.
+func (t *tap) connected() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.conns++
+	return t.conns
 }
 
 // pass notes a message, unless it is nil, and waits until it may pass.

@@ -46,10 +46,7 @@ func (t *tap) serve(client net.Conn, to *pgx.ConnConfig) {
 		sendCancel(server, cancel)
 		return
 	}
-	t.mu.Lock()
-	t.conns++
-	w := &wire{tap: t, number: t.conns, client: client, server: server, to: to, statements: map[string]Message{}, portals: map[string]Message{}}
-	t.mu.Unlock()
+	w := &wire{tap: t, number: t.connected(), client: client, server: server, to: to, statements: map[string]Message{}, portals: map[string]Message{}}
 	t.pass(&Message{Connection: w.number, Kind: connects})
 	if err := write(server, startup); err != nil {
 		return
