@@ -203,6 +203,10 @@ incident: ## Play incidents that alerts are for, before a real Prometheus and Al
 	scripts/install-servers --test
 	$(GO) test -race -count=1 -timeout 20m $(TESTFLAGS) ./deploy/mixin/incidenttest
 
+.PHONY: compose
+compose: ## Follow docs/howto/compose.md on a Docker engine, which is started if none runs
+	scripts/compose $(TESTFLAGS)
+
 .PHONY: newcomer
 newcomer: ## Follow the tutorial on a minimal system, and install the packages there
 	scripts/newcomer
