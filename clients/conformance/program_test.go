@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
+	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -41,6 +42,12 @@ func launchRust(t *testing.T, w *world, name string) client {
 func launchRuby(t *testing.T, w *world, name string) client {
 	t.Helper()
 	return launch(t, w, name, "ruby", "-I", clients.ruby, "testdata/driver.rb")
+}
+
+func launchJava(t *testing.T, w *world, name string) client {
+	t.Helper()
+	path := javaPath(t) + ":" + filepath.Join(servers.CacheDir(), "java-locks", "*") // which has Jackson
+	return launch(t, w, name, "java", "-cp", path, "testdata/Driver.java")
 }
 
 func launchTypeScript(t *testing.T, w *world, name string) client {

@@ -81,8 +81,14 @@ func jdbc(url string) string {
 	return "jdbc:postgresql://" + rest + "&prepareThreshold=0&user=" + user
 }
 
-// javaTests compiles the client for Java with its tests, and returns the command that runs them.
+// javaTests returns the command that runs the tests of the client for Java.
 func javaTests(t *testing.T) []string {
+	t.Helper()
+	return []string{"java", "-cp", javaPath(t), "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}
+}
+
+// javaPath compiles the client for Java with its tests, and returns the path of classes.
+func javaPath(t *testing.T) string {
 	t.Helper()
 	classes := t.TempDir()
 	shedlock, err := filepath.Glob(filepath.Join(servers.CacheDir(), "java-locks", "s[hl]*.jar")) // and slf4j
@@ -98,7 +104,7 @@ func javaTests(t *testing.T) []string {
 	if err := command("javac", append(args, sources...)...); err != nil {
 		t.Fatalf("%v\nscripts/install-servers --test installs it", err)
 	}
-	return []string{"java", "-cp", path, "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}
+	return path
 }
 
 // The programs in the documentation of the crate compile.
