@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -46,8 +45,7 @@ func launchRuby(t *testing.T, w *world, name string) client {
 
 func launchJava(t *testing.T, w *world, name string) client {
 	t.Helper()
-	path := javaPath(t) + ":" + filepath.Join(servers.CacheDir(), "java-locks", "*") // which has Jackson
-	return launch(t, w, name, "java", "-cp", path, "testdata/Driver.java")
+	return launch(t, w, name, "java", "-cp", javaPath(t), "Driver")
 }
 
 func launchTypeScript(t *testing.T, w *world, name string) client {
