@@ -149,6 +149,16 @@ public class FencedDataSourceTest {
             try (ResultSet tables = db.getMetaData().getTables(null, null, "totals", null)) {
                 assertSame(db, tables.getStatement().getConnection());
             }
+            db.setAutoCommit(false);
+            try (PreparedStatement select = db.prepareStatement("SELECT 'c'::refcursor"); Statement declare = db.createStatement()) {
+                declare.execute("DECLARE c CURSOR FOR SELECT 1");
+                ResultSet row = select.executeQuery();
+                assertTrue(row.next() && row.getStatement() instanceof PreparedStatement);
+                ResultSet cursor = (ResultSet) row.getObject(1);
+                assertTrue(cursor.next() && cursor.getInt(1) == 1);
+                assertSame(db, cursor.getStatement().getConnection());
+            }
+            db.rollback();
         }
     }
 
