@@ -77,7 +77,7 @@ func TestCases(t *testing.T) {
 	for language, launch := range map[string]func(t *testing.T, w *world, name string) client{
 		"python": launchPython, "typescript": launchTypeScript, "go": launchGo,
 		"python by SQL": launchPython, "python by SQL with psycopg2": launchPsycopg2, "typescript by SQL": launchTypeScript,
-		"typescript by SQL with postgres.js": launchPostgresJS, "rust by SQL": launchRust,
+		"typescript by SQL with postgres.js": launchPostgresJS, "rust by SQL": launchRust, "ruby by SQL": launchRuby, "java by SQL": launchJava,
 	} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()

@@ -19,8 +19,9 @@ func TestHooks(t *testing.T) {
 		command []string
 		hooks   int
 	}{
-		"python":     {[]string{python, "testdata/hooks.py"}, 17},
-		"typescript": {[]string{"node", filepath.Join(folder, "hooks.js")}, 9},
+		"python":         {[]string{python, "testdata/hooks.py"}, 17},
+		"python, newest": {[]string{"env", "PYTHONPATH=" + newest(), python, "testdata/hooks.py"}, 17},
+		"typescript":     {[]string{"node", filepath.Join(folder, "hooks.js")}, 9},
 	} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()

@@ -38,6 +38,16 @@ func launchRust(t *testing.T, w *world, name string) client {
 	return launch(t, w, name, filepath.Join(os.Getenv("CARGO_TARGET_DIR"), "debug", "examples", "driver"))
 }
 
+func launchRuby(t *testing.T, w *world, name string) client {
+	t.Helper()
+	return launch(t, w, name, "ruby", "-I", clients.ruby, "testdata/driver.rb")
+}
+
+func launchJava(t *testing.T, w *world, name string) client {
+	t.Helper()
+	return launch(t, w, name, "java", "-cp", javaPath(t), "Driver")
+}
+
 func launchTypeScript(t *testing.T, w *world, name string) client {
 	t.Helper()
 	return launch(t, w, name, "node", filepath.Join(folder, "driver.js"))

@@ -1,11 +1,14 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
@@ -47,7 +50,7 @@ func TestClientsBySQL(t *testing.T) {
 					url += "&prepared_statements=false"
 				}
 				cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
-				cmd.Env = append(w.environment(language, w.Addr()), "DATABASE_URL="+url, "LEASES_URL="+leases)
+				cmd.Env = append(w.environment(language, w.Addr()), "DATABASE_URL="+url, "LEASES_URL="+leases, "WAY="+way)
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("%v\n%s", err, out)
 				}
@@ -81,25 +84,34 @@ func jdbc(url string) string {
 	return "jdbc:postgresql://" + rest + "&prepareThreshold=0&user=" + user
 }
 
-// javaTests compiles the client for Java with its tests, and returns the command that runs them.
+// javaTests returns the command that runs the tests of the client for Java.
 func javaTests(t *testing.T) []string {
 	t.Helper()
-	classes := t.TempDir()
-	shedlock, err := filepath.Glob(filepath.Join(servers.CacheDir(), "java-locks", "s[hl]*.jar")) // and slf4j
-	if err != nil || len(shedlock) < 2 {
-		t.Fatal("scripts/install-servers --test fetches ShedLock")
-	}
-	path := strings.Join([]string{classes, clients.jar, strings.Join(shedlock, ":"), "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
-	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
-	sources, err := filepath.Glob(clients.java)
-	if err != nil || len(sources) == 0 {
-		t.Fatal(sources, err)
-	}
-	if err := command("javac", append(args, sources...)...); err != nil {
+	return []string{"java", "-cp", javaPath(t), "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}
+}
+
+// javaPath returns the path of the classes of the client for Java, its tests, its driver, and what they need.
+func javaPath(t *testing.T) string {
+	t.Helper()
+	path, err := compileJava()
+	if err != nil {
 		t.Fatalf("%v\nscripts/install-servers --test installs it", err)
 	}
-	return []string{"java", "-cp", path, "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}
+	return path
 }
+
+var compileJava = sync.OnceValues(func() (string, error) {
+	classes := filepath.Join(filepath.Dir(folder), "java")
+	// ShedLock, and Jackson for the driver.
+	path := strings.Join([]string{classes, clients.jar, "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar",
+		filepath.Join(servers.CacheDir(), "java-locks", "*")}, ":")
+	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial,-path,-processing,-classfile", "-Werror", "-cp", path, "-d", classes, "testdata/Driver.java"}
+	sources, err := filepath.Glob(clients.java)
+	if err != nil || len(sources) == 0 {
+		return "", fmt.Errorf("%s has %d files, %v", clients.java, len(sources), err)
+	}
+	return path, errors.Join(os.MkdirAll(classes, 0o755), command("javac", append(args, sources...)...))
+})
 
 // The programs in the documentation of the crate compile.
 func TestTheCrate(t *testing.T) {

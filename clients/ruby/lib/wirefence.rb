@@ -9,7 +9,15 @@ module Wirefence
   class LeaseHeld < StandardError; end
 
   # The lease has ended, and never comes back.
-  class LeaseLost < StandardError; end
+  class LeaseLost < StandardError
+    # "expired" (the process was stopped), "unreachable" (renewals failed), "lost", "revoked", "failover" or "released".
+    attr_reader :reason
+
+    def initialize(message, reason)
+      super(message)
+      @reason = reason
+    end
+  end
 
   # PostgreSQL refused a statement for its fence; the cause is ActiveRecord's error. A retry never succeeds.
   class Refused < StandardError; end
@@ -64,7 +72,17 @@ module Wirefence
   class Lease
     CLOCK = defined?(Process::CLOCK_BOOTTIME) ? Process::CLOCK_BOOTTIME : Process::CLOCK_MONOTONIC
 
-    attr_reader :fence
+    # Returns why the lease is lost, null if it isn't.
+    RENEW = <<~SQL
+      SELECT CASE WHEN l.former OR coalesce(l.last_token, 0) < t.token THEN 'failover'
+          WHEN l.last_token > t.token AND l.holder IS NULL THEN 'revoked'
+          WHEN l.last_token > t.token OR NOT wirefence.renew(t.resource, $1, make_interval(secs => $2)) THEN 'lost' END AS lost
+      FROM (SELECT $3::text, $4::bigint) AS t (resource, token)
+      LEFT JOIN (SELECT *, NOT pg_is_in_recovery() AND pinned_to <> wirefence.identity() AS former FROM wirefence.resource_locks) AS l
+           ON l.resource_id = t.resource
+    SQL
+
+    attr_reader :fence, :token
 
     def initialize(resource, holder, ttl)
       # Its transactions would not be fenced, or the grant not be seen before their end.
@@ -75,8 +93,8 @@ module Wirefence
       began = now
       grant = query("SELECT grant_id, token, held_by FROM wirefence.acquire($1, $2, make_interval(secs => $3))", resource, holder, ttl.to_f)
       raise LeaseHeld, "#{resource} is held by #{grant["held_by"] || "another"}" unless grant["token"]
-      @grant_id = grant["grant_id"]
-      @fence = "#{resource.b.gsub(%r{[^A-Za-z0-9_.:/-]}n) { |byte| format("%%%02X", byte.ord) }}=#{grant["token"]}"
+      @grant_id, @token = grant["grant_id"], grant["token"]
+      @fence = "#{resource.b.gsub(%r{[^A-Za-z0-9_.:/-]}n) { |byte| format("%%%02X", byte.ord) }}=#{@token}"
       confirm(began)
       @granted = now
       @keeper = Thread.new { keep }
@@ -87,8 +105,11 @@ module Wirefence
 
     # Raises LeaseLost if the lease has ended. Call it between the parts of long work.
     def check!
-      raise LeaseLost, "the lease of #{@resource} has ended: #{@lost || "it was not renewed in time"}" if ended?
+      raise LeaseLost.new("the lease of #{@resource} has ended: #{@lost}", @lost) if ended?
     end
+
+    # Seconds until the lease ends if it isn't renewed; 0 if it has ended.
+    def remaining = ended? ? 0 : @ends - now
 
     # Gives the lease back, or leaves it taken until so many seconds after its grant, once. If that fails, or has no answer
     # a second behind the lease's end, it expires by itself. A forked process leaves the lease to its parent.
@@ -100,7 +121,7 @@ module Wirefence
         @changed.wait(@lock, @ends - now) while @asking && keep_for.to_f > 0 && !ended? # that would shorten the time
         ended? ? 0 : @granted + keep_for.to_f - now
       ensure
-        @lost ||= "it was given back"
+        @lost ||= "released"
         @changed.broadcast
       end
       patience = [@ends - now, 1].max
@@ -115,7 +136,10 @@ module Wirefence
 
     private
 
-    def ended? = !@lost.nil? || now >= @ends
+    def ended?
+      @lost ||= @failed ? "unreachable" : "expired" if now >= @ends
+      !@lost.nil?
+    end
 
     def keep
       loop do
@@ -130,20 +154,18 @@ module Wirefence
 
     # A try takes half of the time that is left, so that another fits in.
     def renew
-      began, held = now, nil
-      held = ask((@ends - began) / 2, "SELECT wirefence.renew($1, $2, make_interval(secs => $3))::text AS held", @resource, @grant_id, @ttl.to_f)["held"]
+      began, failed, @failed = now, true, true
+      lost = ask((@ends - began) / 2, RENEW, @grant_id, @ttl.to_f, @resource, @token)["lost"]
+      failed = false
     rescue StandardError => e # the next may succeed; without one the lease ends by the clock
       warn "cannot renew lease of #{@resource}: #{e.message}"
     ensure
       @lock.synchronize do
         @asking = false
         @changed.broadcast
-        if held.nil?
-          @renew_at = now + @ttl / 20.0
-        elsif held == "false"
-          @lost ||= "another holder has it, or it was revoked"
-        elsif !ended?
-          confirm(began)
+        unless ended?
+          @lost, @failed = lost, failed
+          failed ? @renew_at = now + @ttl / 20.0 : confirm(began)
         end
       end
     end

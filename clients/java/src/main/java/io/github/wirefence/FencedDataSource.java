@@ -3,11 +3,14 @@ package io.github.wirefence;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
+import java.sql.CallableStatement;
 import java.sql.Connection;
 import java.sql.DatabaseMetaData;
+import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.util.List;
 import java.util.Set;
 import javax.sql.DataSource;
 
@@ -18,6 +21,10 @@ import javax.sql.DataSource;
  */
 public final class FencedDataSource {
     private static final Set<String> ROWS = Set.of("insertRow", "updateRow", "deleteRow"); // of a ResultSet
+
+    /** What leads to statements, and back to the connection. */
+    private static final List<Class<?>> LEADING = List.of(
+            CallableStatement.class, PreparedStatement.class, Statement.class, ResultSet.class, DatabaseMetaData.class);
 
     private FencedDataSource() {}
 
@@ -50,7 +57,6 @@ public final class FencedDataSource {
             }
         }
 
-        /** Wraps what leads to statements, and back to the connection. */
         Object wrap(Method method, Object result) {
             if (method.getName().equals("unwrap")) {
                 return result;
@@ -58,8 +64,12 @@ public final class FencedDataSource {
             if (result instanceof Connection) {
                 return shown;
             }
-            boolean leads = result instanceof Statement || result instanceof ResultSet || result instanceof DatabaseMetaData;
-            return leads ? show(method.getReturnType(), (inner, args) -> wrap(inner, inner(result, inner, args))) : result;
+            for (Class<?> type : LEADING) {
+                if (type.isInstance(result)) {
+                    return show(type, (inner, args) -> wrap(inner, inner(result, inner, args)));
+                }
+            }
+            return result;
         }
 
         Object inner(Object of, Method method, Object[] args) throws Throwable {

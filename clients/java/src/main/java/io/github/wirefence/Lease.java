@@ -23,12 +23,29 @@ import javax.sql.DataSource;
 public final class Lease implements AutoCloseable {
     /** The lease has ended, and never comes back. */
     public static final class Lost extends IllegalStateException {
-        Lost(String message) {
-            super(message);
+        private final String reason;
+
+        Lost(String resource, String reason) {
+            super("the lease of " + resource + " has ended: " + reason);
+            this.reason = reason;
+        }
+
+        /** Returns expired (the process was stopped), unreachable (renewals failed), lost, revoked, failover or released. */
+        public String reason() {
+            return reason;
         }
     }
 
     private static final ThreadLocal<List<Lease>> HELD = ThreadLocal.withInitial(CopyOnWriteArrayList::new);
+
+    // Returns why the lease is lost, null if it isn't.
+    private static final String RENEW = """
+            SELECT CASE WHEN l.former OR coalesce(l.last_token, 0) < t.token THEN 'failover'
+                WHEN l.last_token > t.token AND l.holder IS NULL THEN 'revoked'
+                WHEN l.last_token > t.token OR NOT wirefence.renew(t.resource, ?, make_interval(secs => ?)) THEN 'lost' END
+            FROM (SELECT ?::text, ?::bigint) AS t (resource, token)
+            LEFT JOIN (SELECT *, NOT pg_is_in_recovery() AND pinned_to <> wirefence.identity() AS former FROM wirefence.resource_locks) AS l
+                 ON l.resource_id = t.resource""";
 
     private static final Duration MAX_KEEP = Duration.ofDays(366); // the longest ttl
 
@@ -37,11 +54,13 @@ public final class Lease implements AutoCloseable {
     private final Duration ttl;
     private final List<Lease> held = HELD.get(); // of the thread that took it
     private String grantId;
+    private long token;
     private String fence;
     private long granted; // on the clock of System.nanoTime, as ends and renewAt
     private long renewAt;
     private volatile long ends;
     private volatile String lost;
+    private volatile boolean failed; // the last renewal did, or waits for its answer
     private boolean asking; // a renewal waits for its answer
     private boolean over;
 
@@ -66,7 +85,8 @@ public final class Lease implements AutoCloseable {
             return null;
         }
         lease.grantId = grant[0];
-        lease.fence = encode(resource) + "=" + grant[1];
+        lease.token = Long.parseLong(grant[1]);
+        lease.fence = encode(resource) + "=" + lease.token;
         lease.confirm(began);
         lease.granted = System.nanoTime();
         lease.held.add(lease);
@@ -88,15 +108,27 @@ public final class Lease implements AutoCloseable {
         return fence;
     }
 
+    public long token() {
+        return token;
+    }
+
     /** Throws {@link Lost} if the lease has ended. Call it between the parts of long work. */
     public void check() {
         if (hasEnded()) {
-            throw new Lost("the lease of " + resource + " has ended: " + (lost == null ? "it was not renewed in time" : lost));
+            throw new Lost(resource, lost);
         }
     }
 
     private boolean hasEnded() {
-        return lost != null || System.nanoTime() - ends >= 0;
+        if (lost == null && System.nanoTime() - ends >= 0) {
+            lost = failed ? "unreachable" : "expired";
+        }
+        return lost != null;
+    }
+
+    /** Returns the time until the lease ends if it isn't renewed; zero if it has ended. */
+    public Duration remaining() {
+        return hasEnded() ? Duration.ZERO : Duration.ofNanos(ends - System.nanoTime());
     }
 
     /** Gives the lease back. If that fails, or has no answer a second behind the lease's end, it expires by itself. */
@@ -130,7 +162,7 @@ public final class Lease implements AutoCloseable {
                 Thread.currentThread().interrupt();
             }
             left = hasEnded() ? Duration.ZERO : keepFor.minusNanos(System.nanoTime() - granted);
-            lost = lost == null ? "it was given back" : lost;
+            lost = lost == null ? "released" : lost;
             notifyAll();
         }
         long patience = Math.max(ends - System.nanoTime(), 1_000_000_000L);
@@ -167,20 +199,26 @@ public final class Lease implements AutoCloseable {
     // A try takes half of the time that is left, so that another fits in.
     private void renew() {
         long began = System.nanoTime();
-        String answer = null;
+        String cause = null;
+        boolean failure = false;
+        failed = true;
         try {
-            answer = ask((ends - began) / 2, "SELECT wirefence.renew(?, ?, make_interval(secs => ?))", resource, grantId, seconds(ttl))[0];
+            cause = ask((ends - began) / 2, RENEW, grantId, seconds(ttl), resource, token)[0];
         } catch (SQLException e) { // the next may succeed; without one the lease ends by the clock
             warn("cannot renew lease of ", e);
+            failure = true;
         }
         synchronized (this) {
             asking = false;
             notifyAll();
-            if (answer == null) {
+            if (hasEnded()) {
+                return;
+            }
+            failed = failure;
+            lost = cause;
+            if (failure) {
                 renewAt = System.nanoTime() + ttl.toNanos() / 20;
-            } else if (!answer.equals("t")) {
-                lost = lost == null ? "another holder has it, or it was revoked" : lost;
-            } else if (!hasEnded()) {
+            } else {
                 confirm(began);
             }
         }
