@@ -245,6 +245,13 @@ faults: ## The same as verify-faults, and write docs/reference/faults.md
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 -v ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED) -page $(CURDIR)/docs/reference/faults.md
 
+.PHONY: picture
+picture: build ## Draw docs/refused.svg from what the demo prints
+	scripts/install-servers
+	@mkdir -p .cache
+	bin/wirefence demo >.cache/demo.txt
+	tools/draw-demo <.cache/demo.txt >docs/refused.svg
+
 ##@ Make files
 
 .PHONY: man

@@ -20,7 +20,7 @@ func (p *project) pausedWorker(t *testing.T) {
 	}
 	const worker = `while psql -v VERBOSITY=verbose -qc "INSERT INTO written (by) VALUES ('a')"; do :; done`
 	name := p.name + "-worker"
-	p.docker(t, "compose", "run", "--detach", "--name", name, "--env", "PGOPTIONS=-c wirefence.token=job=1", "tools", "sh", "-c", worker)
+	p.docker(t, "compose", "run", "--no-deps", "--detach", "--name", name, "--env", "PGOPTIONS=-c wirefence.token=job=1", "tools", "sh", "-c", worker)
 	t.Cleanup(func() { _ = p.command(context.Background(), "docker", "rm", "--force", name).Run() })
 	stack.Eventually(t, "a has written", func() bool { return p.rows(t, "written") > 0 })
 	p.docker(t, "pause", name)

@@ -75,7 +75,7 @@ func (p *project) up(t *testing.T) {
 // tools runs a command of the service tools.
 func (p *project) tools(t *testing.T, args ...string) string {
 	t.Helper()
-	return p.docker(t, append([]string{"compose", "run", "--rm", "tools"}, args...)...)
+	return p.docker(t, append([]string{"compose", "run", "--rm", "--no-deps", "tools"}, args...)...)
 }
 
 func (p *project) container(service string) string { return p.name + "-" + service + "-1" }
