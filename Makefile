@@ -194,7 +194,7 @@ queues: ## Stop workers of each queue STOPS (250) times for longer than it waits
 	WIREFENCE_TEST_MORE=1 $(GO) test -C proxy/queuetest -count=1 -timeout 60m -v -run TestSoak -jobs $(JOBS) -stops $(STOPS) -hurry $(HURRY) -seed $(SEED)
 
 .PHONY: suites
-suites: ## Run the tests of PostgreSQL, drivers and Django, direct and through the proxy
+suites: ## Run the tests of PostgreSQL, drivers, Django and clients of Redis, direct and through the proxy
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 -v ./proxy/suitetest
 

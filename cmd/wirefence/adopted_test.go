@@ -34,20 +34,19 @@ type libraryLock struct {
 	both    string     // seconds that the lock lasts if the next holder's time decides that, too
 }
 
-// lockTable is a table with locks, and how its page declares it.
-type lockTable struct {
-	create, row string
-	declare     []string
-}
-
-// redisLocks are libraries as their users have them.
-func redisLocks(t *testing.T) []libraryLock {
+// goLocks builds the program of those that are Go's.
+func goLocks(t *testing.T) string {
 	t.Helper()
-	const python = "/usr/bin/python3"
 	locks := filepath.Join(t.TempDir(), "locks")
 	if out, err := exec.Command("go", "build", "-C", "testdata/locks", "-o", locks, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	return locks
+}
+
+// redisLocks are libraries as their users have them.
+func redisLocks(locks string) []libraryLock {
+	const python = "/usr/bin/python3"
 	return []libraryLock{
 		{"bsm/redislock", "", []string{locks, "redislock"}, nil, ""},
 		{"go-redsync/redsync", "", []string{locks, "redsync"}, nil, ""},
@@ -61,28 +60,6 @@ func redisLocks(t *testing.T) []libraryLock {
 // java is the command of a program with the libraries of pom.xml.
 func java(program string, args ...string) []string {
 	return append([]string{"java", "-cp", filepath.Join(servers.CacheDir(), "java-locks", "*"), "testdata/locks/" + program}, args...)
-}
-
-// tableLocks are libraries whose lock is a row.
-func tableLocks() []libraryLock {
-	return []libraryLock{
-		{"ShedLock", "Java", java("JdbcLocks.java", "ShedLock"), &lockTable{
-			"CREATE TABLE shedlock (name varchar(64) PRIMARY KEY, lock_until timestamp NOT NULL, locked_at timestamp NOT NULL, locked_by varchar(255) NOT NULL)", "row:shedlock(nightly)",
-			[]string{"shedlock", "--table", "public.shedlock", "--key", "name", "--claim", "(extract(epoch from locked_at) * 1000000)::bigint", "--while", "locked_by <> ''", "--until", "lock_until"},
-		}, ""},
-		{"Spring Integration's JdbcLockRegistry", "Java", java("JdbcLocks.java", "JdbcLockRegistry"), &lockTable{
-			"CREATE TABLE int_lock (lock_key char(36) NOT NULL, region varchar(100) NOT NULL, client_id char(36), created_date timestamp NOT NULL, CONSTRAINT int_lock_pk PRIMARY KEY (lock_key, region))",
-			"row:int_lock(DEFAULT:0ae34898-1512-3120-8fb6-06170a053745)",
-			[]string{"int_lock", "--table", "public.int_lock", "--key", "region,lock_key", "--claim", "hashtextextended(client_id::text, 0)", "--while", "client_id IS NOT NULL", "--until", "created_date + interval '20 s'"},
-		}, "20"},
-	}
-}
-
-// prepare makes the lock's table, and declares its rows.
-func (l *lockTable) prepare(t *testing.T, url string) {
-	t.Helper()
-	stack.Exec(t, url, l.create)
-	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + url}, append([]string{"rows", "declare"}, l.declare...)...).expect(t, 0)
 }
 
 // holder is an application, perhaps behind a sidecar: its lock is a library's, its SQL pgx'.
@@ -171,7 +148,8 @@ func (h *holder) gets(t *testing.T, state string, statements ...string) {
 // without need of the lock.
 func TestLocksOfLibrariesAreFenced(t *testing.T) {
 	t.Parallel()
-	for _, lock := range append(redisLocks(t), tableLocks()...) {
+	locks := goLocks(t)
+	for _, lock := range append(redisLocks(locks), tableLocks(locks)...) {
 		t.Run(lock.name, func(t *testing.T) {
 			t.Parallel()
 			if lock.needs != "" {
@@ -308,7 +286,7 @@ func TestALockInRedisFencesAll(t *testing.T) {
 	url := database(t, true)
 	stack.Exec(t, url, "CREATE TABLE orders (note text)")
 	key := "lock:all:" + stack.Connect(t, url).Config().Database
-	h := newHolder(t, redisLocks(t)[0], url, key, "60", "WIREFENCE_LEASE_SCOPE=all", "WIREFENCE_LEASE_FROM=redis:"+key+"=orders")
+	h := newHolder(t, redisLocks(goLocks(t))[0], url, key, "60", "WIREFENCE_LEASE_SCOPE=all", "WIREFENCE_LEASE_FROM=redis:"+key+"=orders")
 	h.gets(t, "WF007", intoOrders)
 	h.does(t, "acquire", "yes")
 	h.gets(t, "", intoOrders)

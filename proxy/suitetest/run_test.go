@@ -108,15 +108,21 @@ func pgRegress(t *testing.T, w *way, out, program string, args ...string) map[st
 // temporary is a session's schema, whose number is that of its server process' place.
 var temporary = regexp.MustCompile(`\bpg_temp_\d+`)
 
+// moduleDir is the folder of a module that go.mod requires.
+func moduleDir(t *testing.T, module string) string {
+	t.Helper()
+	download, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module).Output()
+	var found struct{ Dir string }
+	if err := errors.Join(err, json.Unmarshal(download, &found)); err != nil || found.Dir == "" {
+		t.Fatalf("%s can't be had: %v\n%s", module, err, download)
+	}
+	return found.Dir
+}
+
 // goTests runs the tests of a module that go.mod requires.
 func goTests(module string, env func(*way) []string) func(*testing.T, *way) map[string]string {
 	return func(t *testing.T, w *way) map[string]string {
-		download, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module).Output()
-		var found struct{ Dir string }
-		if err := errors.Join(err, json.Unmarshal(download, &found)); err != nil || found.Dir == "" {
-			t.Fatalf("%s can't be had: %v\n%s", module, err, download)
-		}
-		cmd := w.command(t, found.Dir, "go", "test", "-mod=mod", "-count=1", "-p=1", "-parallel=1", "-json", "./...")
+		cmd := w.command(t, moduleDir(t, module), "go", "test", "-mod=mod", "-count=1", "-p=1", "-parallel=1", "-json", "./...")
 		cmd.Env = append(cmd.Env, env(w)...)
 		text, _ := cmd.Output()
 		keep(t, text)

@@ -1,6 +1,6 @@
 // Package suitetest runs the test suites of PostgreSQL, of drivers and of Django directly and through
-// the proxy, without a fence and with one. What a test prints, or how it ends, must be the same, but
-// for the differences that are listed here.
+// the proxy, without a fence and with one, and those of clients of Redis through the relay. What a
+// test prints, or how it ends, must be the same, but for the differences that are listed here.
 package suitetest
 
 import (
@@ -256,17 +256,29 @@ func (s *suite) results(t *testing.T, w way) (map[string]string, *way) {
 	return s.run(t, opened), opened
 }
 
-// compare runs a suite and compares its results with a direct run's. Where they differ both run
-// again, and again, and must differ in the same tests: some give a server 100 ms.
-func (s *suite) compare(t *testing.T, want map[string]string, w way, listed map[string]string) *way {
+// compare runs a suite and compares its results with a direct run's.
+func (s *suite) compare(t *testing.T, want map[string]string, w way, listed map[string]string) (opened *way) {
 	t.Helper()
-	got, opened := s.results(t, w)
-	all := differences(want, got, listed)
+	direct := func() map[string]string {
+		want, _ := s.results(t, way{migrated: w.migrated, pooled: w.pooled, suspect: w.suspect})
+		return want
+	}
+	s.agree(t, want, direct, func() (got map[string]string) {
+		got, opened = s.results(t, w)
+		return got
+	}, listed)
+	return opened
+}
+
+// agree compares the results of a suite in two ways, one of which has run. Where they differ both run
+// again, and again, and must differ in the same tests: some give a server 100 ms.
+func (s *suite) agree(t *testing.T, want map[string]string, direct, through func() map[string]string, listed map[string]string) {
+	t.Helper()
+	all := differences(want, through(), listed)
 	for try := 2; len(all) > 0 && try <= 3; try++ {
 		t.Logf("both run again for %v", slices.Sorted(maps.Keys(all)))
-		want, _ = s.results(t, way{migrated: w.migrated, pooled: w.pooled, suspect: w.suspect})
-		got, opened = s.results(t, w)
-		again := differences(want, got, listed)
+		want = direct()
+		again := differences(want, through(), listed)
 		maps.DeleteFunc(all, func(name, _ string) bool { return again[name] == "" })
 	}
 	if len(want) < s.least {
@@ -276,7 +288,6 @@ func (s *suite) compare(t *testing.T, want map[string]string, w way, listed map[
 		t.Error(name, all[name])
 	}
 	t.Logf("%d tests, of which %d are to differ", len(want), len(listed))
-	return opened
 }
 
 // objects counts what a session may have made.
