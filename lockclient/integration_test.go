@@ -99,48 +99,6 @@ func TestRedisThatForgetsIssuesNoTokenTwice(t *testing.T) {
 	}
 }
 
-func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
-	ctx := t.Context()
-	server := startRedis(t)
-	database, _ := startPostgres(t)
-	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
-	defer admin.Close()
-	var mu sync.Mutex
-	seen := map[fence.Token]bool{}
-	var all sync.WaitGroup
-	for range 6 {
-		sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, database)}
-		client := newClient(t, redisStore(t, server), lockclient.Options{Sealers: []lockclient.Sealer{sealer}, RetryMin: time.Millisecond})
-		all.Go(func() {
-			for range 10 {
-				lease, err := client.Acquire(ctx, "orders")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				if seen[lease.Token()] {
-					t.Errorf("token %d twice", lease.Token())
-				}
-				seen[lease.Token()] = true
-				if len(seen)%7 == 0 {
-					if err := admin.FlushAll(ctx).Err(); err != nil {
-						t.Error(err)
-					}
-				}
-				mu.Unlock()
-				if err := lease.Release(ctx); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if len(seen) != 60 {
-		t.Errorf("%d tokens for 60 grants", len(seen))
-	}
-}
-
 // A resource has one store. A client can win its lease in another store, but not seal it,
 // and without a seal its token is refused.
 //
