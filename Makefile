@@ -26,6 +26,8 @@ HURRY ?= 1
 # How often PostgreSQL under Patroni gets another primary, by switchover and by failover.
 FAILOVERS ?= 10
 SEED ?= 0
+# How often each job that is right by itself is explored.
+TIMES ?= 25
 TIMEOUT ?= 25m
 TESTFLAGS ?=
 BENCHFLAGS ?=
@@ -147,7 +149,7 @@ more: $(TOOLS)/gotestsum ## Run tests with the race detector, other servers, dri
 .PHONY: verify
 verify: ## Run what takes long, two hours in all, whatever of it fails
 	@echo "This installs, once: $$(scripts/install-servers --missing --all)"
-	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz simulate soak contend queues suites newcomer
+	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz simulate soak contend verify-explored queues suites newcomer
 
 .PHONY: verify-tests
 verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make more leaves out
@@ -168,6 +170,11 @@ verify-drivers: ## Run every driver on every version of PostgreSQL
 verify-faults: ## Let stores, networks and clients fail for FAULTS (150s) each, and PostgreSQL FAILOVERS (10) times
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 0 ./lockclient/faulttest -faults $(FAULTS) -failovers $(FAILOVERS) -seed $(SEED)
+
+.PHONY: verify-explored
+verify-explored: ## Explore jobs around public lock libraries, and right ones TIMES (25) times each
+	scripts/install-servers --test
+	WIREFENCE_TEST_MORE=1 $(GO) test -C internal/zombie/jobstest -count=1 -timeout 0 -v -run 'TestLibraries|TestRightJobs' -all -times $(TIMES) $(TESTFLAGS)
 
 .PHONY: model
 model: ## Let spin try every schedule of the protocol's model, and of broken ones
@@ -239,6 +246,10 @@ release-check: ## Build and try all that a release has, and list it
 matrix: ## Run every driver on every version of PostgreSQL, and write docs/reference/compatibility.md
 	scripts/install-servers --all
 	$(GO) test -count=1 -timeout 60m -run TestMatrix ./proxy/drivertest -matrix -page $(CURDIR)/docs/reference/compatibility.md
+
+.PHONY: explored
+explored: ## The same as verify-explored, and write docs/reference/explored.md
+	$(MAKE) --no-print-directory verify-explored TESTFLAGS='-page $(CURDIR)/docs/reference/explored.md'
 
 .PHONY: faults
 faults: ## The same as verify-faults, and write docs/reference/faults.md

@@ -20,16 +20,25 @@ const (
 
 // before looks for other writers before the first run.
 func (p *play) before(ctx context.Context) (err error) {
-	p.Tell(Other, fmt.Sprintf("looking for other writers for %v", p.Control))
-	others, err := p.control(ctx)
-	if err != nil {
+	if err := p.noOthers(ctx, "before the first run, "); err != nil {
 		return err
-	}
-	if others != "" {
-		return unknown("others write to the tables, and their writes can't be told from the runs': before the first run, %s", others)
 	}
 	p.earlier, err = p.openTransactions(ctx)
 	return err
+}
+
+// noOthers looks for other writers, whose writes no play can tell from its runs'.
+func (p *play) noOthers(ctx context.Context, when string) error {
+	p.Tell(Other, fmt.Sprintf("looking for other writers for %v", p.Control))
+	others, err := p.control(ctx)
+	if err == nil && others != "" {
+		err = othersWrite(when + others)
+	}
+	return err
+}
+
+func othersWrite(how string) error {
+	return unknown("others write to the tables, and their writes can't be told from the runs': %s", how)
 }
 
 // control watches the tables while no run is there to write to them, and says who does.
@@ -65,20 +74,17 @@ func (p *play) control(ctx context.Context) (others string, err error) {
 	for session := range found {
 		others = session
 	}
-	if n := len(changed) + p.differ(before, after); n > 0 && others == "" {
+	n := len(changed)
+	for _, t := range p.tables {
+		n += len(differences(t, before[t.Name], after[t.Name]))
+	}
+	if n > 0 && others == "" {
 		others = fmt.Sprintf("somebody made %d changes", n)
 	}
 	return others, nil
 }
 
 func (p *play) isCompared(t table) bool { return !p.isDecoded(t) }
-
-func (p *play) differ(before, after map[string]copied) (n int) {
-	for _, t := range p.tables {
-		n += len(differences(t, before[t.Name], after[t.Name]))
-	}
-	return n
-}
 
 // quiet looks at what happened while the only run was frozen.
 func (p *play) quiet(ctx context.Context) error {
@@ -88,7 +94,7 @@ func (p *play) quiet(ctx context.Context) error {
 	}
 	for _, c := range meanwhile {
 		if p.settled && !p.firsts[c.transaction] {
-			return unknown("others write to the tables, and their writes can't be told from the runs': %s was changed while the only run was frozen", c.tables[0])
+			return othersWrite(c.tables[0] + " was changed while the only run was frozen")
 		}
 	}
 	later, err := p.openTransactions(ctx)

@@ -2,6 +2,7 @@ package jobstest
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -34,8 +33,8 @@ var suite = stack.Suite{Parallel: 8, Objects: `
 var program string
 
 func TestMain(m *testing.M) {
-	if os.Getenv(riverProcess) != "" {
-		if err := workRiver(); err != nil {
+	if does := goJobs[os.Getenv(goJob)]; does != nil {
+		if err := does(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -71,10 +70,13 @@ var jobs = []job{
 	{name: "Celery, beat and worker", command: []string{"sh", "-c",
 		`cd testdata && exec ` + python + ` -m celery -A nightly worker --beat --pool solo --schedule "$TMPDIR/beat.$$" --pidfile= -l warning`}, lockEndsAfter: "5s", secondFor: "10s"},
 	// Another worker becomes River's leader after 15 seconds, and rescues the job.
-	{name: "River worker", command: []string{"env", riverProcess + "=1", os.Args[0]}, lockEndsAfter: "16s", secondFor: "20s"},
+	{name: "River worker", command: []string{"env", goJob + "=river", os.Args[0]}, lockEndsAfter: "16s", secondFor: "20s"},
 	{name: "migration, as Flyway's", command: []string{python, "testdata/migrate.py"}, lockEndsAfter: "4s"},
 	{name: "leader through PgBouncer", command: []string{python, "testdata/leader.py"}, lockEndsAfter: "5s", secondFor: "6s"},
 }
+
+// underLease is what runs a command with a lease and its fence.
+var underLease = []string{"{wirefence}", "lock", "nightly", "--ttl", "3s", "--wait", "30s", "--"}
 
 // lock is a lock under which a command runs.
 type lock struct {
@@ -93,7 +95,7 @@ var locks = []lock{
 	}},
 	{"advisory lock, its session lost", before("env", "LOCK_OPTIONS=-c idle_session_timeout=1s", python, "testdata/advisory.py")},
 	{"Redis, `SET NX PX`", before(python, "testdata/redislock.py")},
-	{"`wirefence lock` and a guard", before("{wirefence}", "lock", "nightly", "--ttl", "3s", "--wait", "30s", "--")},
+	{"`wirefence lock` and a guard", before(underLease...)},
 }
 
 func before(words ...string) func(string, []string) []string {
@@ -164,43 +166,31 @@ type report struct {
 // play plays a job under a lock, and returns what the table says of it.
 func play(t *testing.T, j job, l lock) string {
 	t.Helper()
-	db := suite.Database(t, 0)
-	url := db.URL(db.Name)
+	w := newWorld(t)
 	if strings.HasPrefix(j.name, "River") {
-		if err := prepareRiver(t.Context(), url); err != nil {
+		if err := prepareRiver(t.Context(), w.URL(w.Name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cfg, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
 	if strings.Contains(l.name, "guard") {
-		if !strings.HasSuffix(j.name, "PgBouncer") { // which lets in the superuser alone
-			cfg.User = "app" // a takeover can't end a superuser's session
+		role := "app"                               // a takeover can't end a superuser's session
+		if strings.HasSuffix(j.name, "PgBouncer") { // which lets in the superuser alone
+			role = "postgres"
 		}
-		db.Exec(t, "SELECT wirefence.protect('public.totals', 'nightly')",
-			"SELECT wirefence.declare_resource('nightly', 'an acquire gives up before the ttl of 3 s is over', preempt_after => '1 s')",
-			"GRANT ALL ON ALL TABLES IN SCHEMA public TO app", "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO app")
+		w.guard(t, role, "totals")
 	}
-	redis := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
 	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
-		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 1, PoolMode: "transaction", Settings: map[string]string{"ignore_startup_parameters": "options,extra_float_digits"}})).EndWith(t)
-	dir := t.TempDir()
+		Upstream: fmt.Sprintf("%s:%d", w.cfg.Host, w.cfg.Port), Clients: 10, PoolSize: 1, PoolMode: "transaction", Settings: map[string]string{"ignore_startup_parameters": "options,extra_float_digits"}})).EndWith(t)
 	args := []string{"zombie", "--watch", "public.totals", "--freeze-when", "SELECT EXISTS (SELECT FROM runs)",
 		"--lock-ends-after", j.lockEndsAfter, "--control", "1s", "--within", "90s", "--term-grace", "5s", "--yes", "-o", "json"}
 	if j.secondFor != "" {
 		args = append(args, "--second-for", j.secondFor)
 	}
-	args = append(args, "--")
-	for _, word := range l.wrap(j.name, j.command) {
-		args = append(args, strings.NewReplacer("{dir}", dir, "{wirefence}", program).Replace(word))
-	}
+	args = append(append(args, "--"), l.wrap(j.name, j.command)...)
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd := exec.CommandContext(t.Context(), program, w.words(args...)...)
 	cmd.Stdout, cmd.Stderr = &out, &log
-	cmd.Env = append(os.Environ(), "WIREFENCE_DATABASE_URL="+url, "PGHOST="+cfg.Host, fmt.Sprint("PGPORT=", cfg.Port), "PGUSER="+cfg.User, "PGDATABASE="+cfg.Database,
-		"PGSSLMODE=disable", "BROKER="+redis.URL(), "REDIS="+redis.URL(), "LOCK=nightly", "POOLER="+stack.Port(pooler.Addr()), "TMPDIR="+dir)
+	cmd.Env = append(w.env, "POOLER="+stack.Port(pooler.Addr()))
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
@@ -209,7 +199,7 @@ func play(t *testing.T, j job, l lock) string {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
 	t.Logf("status %d: %+v", cmd.ProcessState.ExitCode(), r)
-	if n := stack.Value[int](t, db, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n > 0 {
+	if n := stack.Value[int](t, w.DB, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); n > 0 {
 		t.Errorf("%d slots are left", n)
 	}
 	switch status := cmd.ProcessState.ExitCode(); {

@@ -17,9 +17,6 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// riverProcess is the variable that makes the test's binary a worker of River.
-const riverProcess = "WFTEST_RIVER"
-
 type nightlyArgs struct{}
 
 func (nightlyArgs) Kind() string { return "nightly" }
@@ -82,8 +79,8 @@ func prepareRiver(ctx context.Context, url string) error {
 }
 
 // workRiver is a worker of River, until SIGTERM.
-func workRiver() error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+func workRiver(ctx context.Context) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
 	db, err := pgxpool.New(ctx, "") // by PGHOST and the like
 	if err != nil {
