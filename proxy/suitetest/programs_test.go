@@ -17,6 +17,7 @@ var (
 	unittests = regexp.MustCompile(`(?m)^test\w* \((?P<test>\S+)\)(?:\n.*)? \.\.\. (?P<result>ok|FAIL|ERROR|skipped|expected failure)`)
 	mochas    = regexp.MustCompile(`(?m)^ *(?P<test>\S.*) (?P<result>✔)$`)
 	taps      = regexp.MustCompile(`(?m)^(?P<result>ok|not ok) \d+ - (?P<test>.*)$`)
+	crates    = regexp.MustCompile(`(?m)^test (?P<test>\S+) \.\.\. (?P<result>\w+)$`)
 )
 
 // read runs a program, keeps what it prints, and adds to all what that says of tests.
@@ -116,4 +117,13 @@ func found(t *testing.T, root, folder, suffix string) (files []string) {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// rust runs the tests of tokio-postgres.
+func rust(t *testing.T, w *way) map[string]string {
+	cmd := w.command(t, source("tokio-postgres"), "cargo", "test", "--offline", "--quiet", "--all-features", "--test", "test", "--", "--test-threads=1", "--format=pretty")
+	cmd.Env = append(cmd.Env, "CARGO_HOME="+filepath.Join(servers.CacheDir(), "rust", "home"))
+	all := map[string]string{}
+	_ = read(t, all, "", cmd, crates)
+	return all
 }
