@@ -203,6 +203,10 @@ incident: ## Play incidents that alerts are for, before a real Prometheus and Al
 	scripts/install-servers --test
 	$(GO) test -race -count=1 -timeout 20m $(TESTFLAGS) ./deploy/mixin/incidenttest
 
+.PHONY: compose
+compose: ## Follow docs/howto/compose.md on a Docker engine, which is started if none runs
+	scripts/compose $(TESTFLAGS)
+
 .PHONY: newcomer
 newcomer: ## Follow the tutorial on a minimal system, and install the packages there
 	scripts/newcomer
@@ -212,6 +216,22 @@ packages: snapshot ## Build it twice, compare, install the package, and restart 
 	scripts/install-servers --all
 	scripts/reproduce
 	$(GO) test -count=1 -timeout 10m -v $(TESTFLAGS) ./deploy/packages/packagetest
+
+.PHONY: client-packages
+client-packages: ## Build the packages of the clients, install each in an empty place, and run its tests there
+	scripts/install-servers --all
+	scripts/package-clients
+	$(GO) test -count=1 -timeout 10m -v $(TESTFLAGS) -run 'TestCases|TestClientsBySQL' ./clients/conformance -packages $(CURDIR)/bin/clients
+
+.PHONY: release-check
+release-check: ## Build and try all that a release has, and list it
+	$(MAKE) packages
+	$(MAKE) client-packages
+	$(GO) test -count=1 -C tools/release ./...
+	@printf '%-48s %9s  %s\n' file bytes 'tried by'
+	@for file in dist/*.deb dist/*.rpm dist/*.tar.gz dist/*.cdx.json bin/clients/*; do \
+	  case $$file in bin/*) by=client-packages ;; *) by=packages ;; esac; \
+	  printf '%-48s %9s  make %s\n' "$$(basename "$$file")" "$$(stat -c %s "$$file")" $$by; done
 
 ##@ Tests that write a page
 
@@ -251,12 +271,16 @@ snapshot: $(TOOLS)/goreleaser ## Build what a release has, but for the image, in
 # These two are for .github/workflows/release.yml, on a tag.
 .PHONY: release-files
 release-files: $(TOOLS)/goreleaser ## Build the files of the release that HEAD is tagged as into dist/
+	@test -n "$(MAINTAINER)" || { echo "MAINTAINER='Name <address>' must be set: packages name whom to write to"; exit 1; }
 	$(TOOLS)/goreleaser release --clean --skip=docker,publish,announce
 
 .PHONY: release
 release: $(TOOLS)/goreleaser ## Build and upload the release that HEAD is tagged as: a draft, and the image
+	@test -n "$(MAINTAINER)" || { echo "MAINTAINER='Name <address>' must be set: packages name whom to write to"; exit 1; }
 	awk '/^## \[/ { on = index($$2, "[$(VERSION:v%=%)]") } on' CHANGELOG.md >.cache/notes.md
 	@test -s .cache/notes.md || { echo "CHANGELOG.md has no part for $(VERSION:v%=%)"; exit 1; }
+	@grep -qx 'version = "$(VERSION:v%=%)"' clients/rust/Cargo.toml || { echo "the clients have another version than $(VERSION:v%=%)"; exit 1; }
+	scripts/package-clients
 	$(TOOLS)/goreleaser release --clean --release-notes=.cache/notes.md
 
 .PHONY: clean

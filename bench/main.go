@@ -32,7 +32,7 @@ func main() {
 	var f flags
 	flag.IntVar(&f.rounds, "rounds", 3, "how often each measurement is made")
 	flag.IntVar(&f.seconds, "seconds", 8, "how long one measurement lasts, in seconds; pgbench runs half as long again before")
-	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, isolated/simple/8/direct, takeover, trips, sessions, texts, leases and core")
+	flag.StringVar(&f.only, "only", "", "regular expression: measure only what it matches, of names such as insert/prepared/16/PgBouncer, isolated/simple/8/direct, takeover, trips, sessions, texts, relay, leases and core")
 	flag.StringVar(&f.out, "out", "", "file to write the page of a whole run to; standard output if empty")
 	flag.StringVar(&f.compare, "compare", "", "another wirefence binary: compare this tree's proxy with it, and nothing else")
 	flag.Parse()
@@ -86,7 +86,7 @@ func (b *book) measureAll(ctx context.Context, w *world, only func(string) bool)
 		measure func(context.Context, *world) error
 	}{
 		{"trips", b.measureTrips}, {"takeover", b.measureTakeovers}, {"sessions", b.measureSessions}, {"texts", b.measureTexts},
-		{"leases", b.measureLeases}, {"core", b.measureCore},
+		{"relay", b.measureRelay}, {"leases", b.measureLeases}, {"core", b.measureCore},
 	} {
 		if !only(part.name) {
 			continue

@@ -35,6 +35,8 @@ var tables = []table{
 		[]string{"sessions"}, []figure{idleKiB, connections}, nil},
 	{"## Large texts", fmt.Sprintf("A fenced session sends a large text, or asks for a large answer, while %d neighbours on the same proxy send small statements.", neighbours),
 		[]string{"texts"}, []figure{seconds, grown, growingTime, growingBytes, neighbour}, nil},
+	{"## Redis through the relay", "What a sidecar with a lock in Redis adds: to commands that are no lock's, by `redis-benchmark` with values of 100 bytes, and to a `SET NX` that takes the lock, which is sealed in PostgreSQL before the answer.",
+		[]string{"relay"}, []figure{commands, p50, p99}, []string{direct}},
 	{"## Leases on Redis", "Each library takes and releases one lock over and over, in one goroutine, without a seal. Of the libraries only the lock client counts tokens.",
 		[]string{"leases"}, []figure{leases}, []string{"bsm/redislock", "rueidislock"}},
 	{"## Protocol core", "Go benchmarks of the session's state machine with canned bytes, no sockets: one exchange consists of a client's messages up to its Query or Sync, and all answers.",

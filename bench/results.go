@@ -29,6 +29,7 @@ const (
 	growingBytes figure = "memory for each byte, of that of an eighth"
 	neighbour    figure = "a neighbour's worst ms"
 	leases       figure = "acquire and release/s"
+	commands     figure = "commands/s"
 	nanoseconds  figure = "ns per exchange"
 	allocations  figure = "allocations"
 )

@@ -149,24 +149,3 @@ func TestAFenceNamesAtMost10000Rows(t *testing.T) {
 		t.Errorf("one byte more: %v", err)
 	}
 }
-
-func BenchmarkParse(b *testing.B) {
-	batch, err := fence.NewClaims(claims(fence.MaxClaims, 20)...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	reversed := strings.Split(batch.String(), ",")
-	slices.Reverse(reversed)
-	for _, c := range []struct{ name, text string }{
-		{"resource", "orders=34"}, {"row", "job(17)=1763900000000000"}, {"10000rows", batch.String()}, {"reversed", strings.Join(reversed, ",")},
-	} {
-		b.Run(c.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := fence.Parse(c.text); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -118,20 +118,6 @@ func TestAnEffectThatOutlastsItsTransactionIsInDoubt(t *testing.T) {
 	})
 }
 
-func TestARevocationEndsAnEffect(t *testing.T) {
-	eachWay(t, func(t *testing.T, g *guarded) {
-		lease := acquire(t, g.client(t))
-		err := g.guard(t.Context(), lease, within, func(ctx context.Context) error {
-			if _, err := fence.Revoke(t.Context(), g.admin, "orders"); err != nil {
-				t.Error(err)
-			}
-			<-ctx.Done()
-			return context.Cause(ctx)
-		})
-		wantOutcome(t, err, lockclient.ErrInDoubt)
-	})
-}
-
 // The transaction decides whether the fence was held, not the lease: if the lease is
 // released while the effect runs, the context of the effect ends, and no other holder had
 // the resource meanwhile.

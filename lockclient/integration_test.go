@@ -1,11 +1,9 @@
 package lockclient_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -99,48 +97,6 @@ func TestRedisThatForgetsIssuesNoTokenTwice(t *testing.T) {
 	}
 }
 
-func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
-	ctx := t.Context()
-	server := startRedis(t)
-	database, _ := startPostgres(t)
-	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
-	defer admin.Close()
-	var mu sync.Mutex
-	seen := map[fence.Token]bool{}
-	var all sync.WaitGroup
-	for range 6 {
-		sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, database)}
-		client := newClient(t, redisStore(t, server), lockclient.Options{Sealers: []lockclient.Sealer{sealer}, RetryMin: time.Millisecond})
-		all.Go(func() {
-			for range 10 {
-				lease, err := client.Acquire(ctx, "orders")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				mu.Lock()
-				if seen[lease.Token()] {
-					t.Errorf("token %d twice", lease.Token())
-				}
-				seen[lease.Token()] = true
-				if len(seen)%7 == 0 {
-					if err := admin.FlushAll(ctx).Err(); err != nil {
-						t.Error(err)
-					}
-				}
-				mu.Unlock()
-				if err := lease.Release(ctx); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if len(seen) != 60 {
-		t.Errorf("%d tokens for 60 grants", len(seen))
-	}
-}
-
 // A resource has one store. A client can win its lease in another store, but not seal it,
 // and without a seal its token is refused.
 //
@@ -170,24 +126,6 @@ func TestAnotherStoreIsNoGrant(t *testing.T) {
 	}
 }
 
-func TestAZombieIsRefusedAfterTheHandoff(t *testing.T) {
-	ctx := t.Context()
-	_, conn := startPostgres(t)
-	client := newClient(t, redisStore(t, startRedis(t)), lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn}}})
-	zombie := acquire(t, client)
-	if _, err := conn.Exec(ctx, zombie.Fence().Check()); err != nil {
-		t.Fatal(err)
-	}
-	release(t, zombie)
-	lease := acquire(t, client)
-	if _, err := conn.Exec(ctx, zombie.Fence().Check()); !fence.IsStale(err) {
-		t.Errorf("the zombie's check: %v", err)
-	}
-	if _, err := conn.Exec(ctx, lease.Fence().Check()); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestUnreachablePostgresIsNoGrant(t *testing.T) {
 	ctx := t.Context()
 	server := stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{})).EndWith(t)
@@ -207,98 +145,5 @@ func TestUnreachablePostgresIsNoGrant(t *testing.T) {
 	attempt, err := store.Acquire(ctx, "orders", "next", time.Minute)
 	if err != nil || !attempt.Won() {
 		t.Errorf("the lease was not given back: %+v, %v", attempt, err)
-	}
-}
-
-func TestRedisDown(t *testing.T) {
-	server := startRedis(t)
-	client := newClient(t, redisStore(t, server), lockclient.Options{})
-	server.Kill()
-	lease, err := client.Acquire(t.Context(), "orders")
-	if lease != nil || err == nil || errors.Is(err, lockclient.ErrNotAcquired) || !strings.Contains(err.Error(), "redis at "+server.Addr()) {
-		t.Error(lease, err)
-	}
-}
-
-func TestAPausedRedisEndsTheLeaseInTime(t *testing.T) {
-	const ttl, margin = 600 * time.Millisecond, 200 * time.Millisecond
-	server := startRedis(t)
-	client := newClient(t, redisStore(t, server), lockclient.Options{TTL: ttl, Margin: margin})
-	before := time.Now()
-	lease := acquire(t, client)
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	wantEnd(t, lease, lockclient.ErrUnreachable)
-	if held := time.Since(before); held >= ttl || lease.Remaining() == 0 {
-		t.Errorf("ended after %v, Redis may free it after %v", held, ttl)
-	}
-	if !strings.Contains(lease.Err().Error(), server.Addr()) {
-		t.Errorf("%v does not name the server", lease.Err())
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := client.Acquire(ctx, "orders"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("acquire from a paused server: %v", err)
-	}
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	successor := acquire(t, client)
-	if successor.Token() <= lease.Token() {
-		t.Errorf("token %d after %d", successor.Token(), lease.Token())
-	}
-	release(t, lease)
-	if successor.Err() != nil {
-		t.Error(successor.Err())
-	}
-}
-
-func TestADeletedKeyIsALostLease(t *testing.T) {
-	server := startRedis(t)
-	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
-	defer admin.Close()
-	client := newClient(t, redisStore(t, server), lockclient.Options{TTL: 3 * time.Second, RenewEvery: 50 * time.Millisecond})
-	lease := acquire(t, client)
-	if n := admin.Del(t.Context(), redis.LeaseKey("orders")).Val(); n != 1 {
-		t.Fatalf("%d keys deleted", n)
-	}
-	if took := wantEnd(t, lease, lockclient.ErrLost); took > 2*time.Second {
-		t.Errorf("noticed after %v", took)
-	}
-}
-
-func TestWaitersOnRedisAreWoken(t *testing.T) {
-	server := startRedis(t)
-	const waiters = 25
-	opts := lockclient.Options{TTL: time.Minute, RetryMin: 30 * time.Second, RetryMax: 30 * time.Second}
-	client := newClient(t, redisStore(t, server), opts)
-	lease := acquire(t, client)
-	var mu sync.Mutex
-	last := lease.Token()
-	var all sync.WaitGroup
-	for range waiters {
-		all.Go(func() {
-			lease, err := client.Acquire(t.Context(), "orders")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			mu.Lock()
-			if lease.Token() <= last {
-				t.Errorf("token %d after %d", lease.Token(), last)
-			}
-			last = lease.Token()
-			mu.Unlock()
-			if err := lease.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	start := time.Now()
-	release(t, lease)
-	all.Wait()
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("%d handoffs took %v: the notices don't arrive", waiters, took)
 	}
 }

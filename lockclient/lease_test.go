@@ -13,12 +13,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == holderProcess {
-		os.Exit(hold(os.Args[2]))
-	}
-	os.Exit(suite.Run(m))
-}
+func TestMain(m *testing.M) { os.Exit(suite.Run(m)) }
 
 const (
 	ttl    = 15 * time.Second

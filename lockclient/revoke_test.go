@@ -3,17 +3,12 @@ package lockclient_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
-	"github.com/wirefence/wirefence/lockclient/postgres"
 )
 
 // record is a ledger that reports the last grant.
@@ -137,44 +132,5 @@ func TestAnUnansweredQuestionEndsNoLease(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// The holder of a lease in Redis, or in PostgreSQL, learns of a revocation.
-func TestRevokeReachesTheHolder(t *testing.T) {
-	ctx := t.Context()
-	url, conn := startPostgres(t)
-	pool := stack.Started(pgxpool.New(ctx, url)).EndWith(t)
-	inPostgres := postgres.New(pool)
-	t.Cleanup(func() { _ = inPostgres.Close() })
-	for _, c := range []struct {
-		resource fence.Resource
-		store    lockclient.Store
-		sealers  []lockclient.Sealer
-	}{
-		{"in redis", redisStore(t, startRedis(t)), []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool}}},
-		{"in postgres", inPostgres, nil},
-	} {
-		client := newClient(t, c.store, lockclient.Options{Sealers: c.sealers, TTL: 3 * time.Second})
-		lease, err := client.Acquire(ctx, c.resource)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last, err := fence.Revoke(ctx, conn, c.resource)
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantEnd(t, lease, lockclient.ErrRevoked)
-		end, _ := errors.AsType[*lockclient.EndError](lease.Err())
-		if end.Successor.Token != last || !strings.Contains(end.Error(), last.String()) {
-			t.Errorf("revoked by token %d: %v", last, end)
-		}
-		next, err := client.Acquire(ctx, c.resource) // the old one was not released
-		if err != nil {
-			t.Fatal(err)
-		}
-		if next.Token() <= last {
-			t.Errorf("token %d after %d", next.Token(), last)
-		}
 	}
 }

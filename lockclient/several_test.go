@@ -3,11 +3,7 @@ package lockclient_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,7 +124,6 @@ func TestSeveralDatabases(t *testing.T) {
 	t.Run("no grant without all", s.testNoGrantWithoutAll)
 	t.Run("a grant waits for the writers of all", s.testAGrantWaitsForAllWriters)
 	t.Run("a revocation reaches all", s.testRevokeReachesAll)
-	t.Run("no stale commit in any", s.testNoStaleCommitInAny)
 }
 
 // With each of three databases away, nobody gets the lease, and the error names the database.
@@ -341,104 +336,5 @@ func TestOneDatabaseUnderSeveralNames(t *testing.T) {
 			}
 			release(t, lease)
 		}
-	}
-}
-
-// Clients compete and go on writing with their former tokens, while databases and links fail. No
-// database has a stale row, and no token was granted twice.
-func (s *several) testNoStaleCommitInAny(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), stack.Patience)
-	defer cancel()
-	var all sync.WaitGroup
-	var grants, refused, accepted, failed atomic.Int64
-	little := func() bool { return grants.Load() < 10 || refused.Load() == 0 || accepted.Load() == 0 }
-	all.Go(func() { // for longer where a slow machine needs that
-		defer cancel()
-		for begun := time.Now(); ctx.Err() == nil && (time.Since(begun) < 6*time.Second || little()); {
-			time.Sleep(10 * time.Millisecond)
-		}
-	})
-	var tokens sync.Map
-	for n := range 4 {
-		client := newClient(t, redisStore(t, s.redis), lockclient.Options{Sealers: s.sealers(t), TTL: 400 * time.Millisecond, Holder: fmt.Sprint("client-", n)})
-		var former atomic.Pointer[lockclient.Lease]
-		for i := range s.pools {
-			all.Go(func() {
-				for ctx.Err() == nil {
-					lease := former.Load()
-					if lease == nil {
-						time.Sleep(time.Millisecond) // not to be busy
-						continue
-					}
-					switch err := s.write(ctx, i, lease.Fence(), lease.Token()); {
-					case err == nil:
-						accepted.Add(1)
-					case fence.IsStale(err):
-						refused.Add(1)
-					}
-				}
-			})
-		}
-		all.Go(func() {
-			for ctx.Err() == nil {
-				lease, err := client.TryAcquire(ctx, "orders")
-				if err != nil {
-					failed.Add(1)
-					time.Sleep(rand.N(20 * time.Millisecond))
-					continue
-				}
-				grants.Add(1)
-				if _, again := tokens.LoadOrStore(lease.Token(), n); again {
-					t.Errorf("token %d was granted twice", lease.Token())
-				}
-				former.Store(lease)
-				select {
-				case <-lease.Context().Done(): // its writers go on
-				case <-time.After(rand.N(60 * time.Millisecond)):
-				case <-ctx.Done():
-				}
-				_ = lease.Release(context.WithoutCancel(ctx))
-			}
-		})
-	}
-	all.Go(func() { // a fault at a time
-		for ctx.Err() == nil {
-			i := rand.N(len(s.links))
-			switch link := s.links[i]; rand.N(3) {
-			case 0:
-				link.Cut()
-			case 1:
-				link.Hold()
-			default:
-				link.HoldAnswers() // sealed, and the client doesn't learn of it
-			}
-			time.Sleep(rand.N(300 * time.Millisecond))
-			s.links[i].Restore()
-			if rand.N(4) == 0 {
-				_, _ = s.redis.Do(ctx, "FLUSHALL")
-			}
-			time.Sleep(rand.N(300 * time.Millisecond))
-		}
-	})
-	all.Wait()
-	t.Logf("%d grants, %d acquires without one, %d writes accepted, %d refused", grants.Load(), failed.Load(), accepted.Load(), refused.Load())
-	if little() {
-		t.Error("too little has happened")
-	}
-	s.wantOrder(t)
-}
-
-// An acquire and a release with one and with three databases, which commit without waiting for
-// the disk: what is left are the round trips.
-func BenchmarkAcquireInSeveral(b *testing.B) {
-	s := newSeveral(b)
-	for _, n := range []int{1, 3} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			client := newClient(b, redisStore(b, s.redis), lockclient.Options{Sealers: s.sealers(b)[:n]})
-			release(b, acquire(b, client))
-			for b.Loop() {
-				release(b, acquire(b, client))
-			}
-		})
 	}
 }

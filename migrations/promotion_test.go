@@ -311,28 +311,6 @@ func wantNotAccepted(t *testing.T, db database, resource string, tokens ...int64
 	}
 }
 
-// One promotion follows another, each with lost grants.
-func TestAChainOfPromotions(t *testing.T) {
-	onOwn(t, func(t *testing.T, db database) {
-		last := int64(33)
-		db.seal(t, "orders", last)
-		for range 2 {
-			standby := db.standby(t)
-			standby.fallBehind(t, db)
-			lost := granted(t, db, "orders")
-			failOver(t, db, standby)
-			for _, token := range []int64{last, lost} {
-				wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", fmt.Sprintf("orders=%d", token)), "WF001")
-			}
-			next := granted(t, standby, "orders")
-			if next <= lost {
-				t.Errorf("behind %d comes %d", lost, next)
-			}
-			last, db = next, standby
-		}
-	})
-}
-
 // A recovered backup lacks the grants since then.
 //
 // Evidence: I9
@@ -377,23 +355,5 @@ func TestASessionThatSeesThePromotion(t *testing.T) {
 		if !value[bool](t, issuer, "SELECT former FROM wirefence.status()") {
 			t.Error("the session of the issuer hasn't seen the promotion")
 		}
-	})
-}
-
-// A guard of a table asks by itself.
-func TestGuardsBehindAPromotion(t *testing.T) {
-	onOwn(t, func(t *testing.T, primary database) {
-		primary.seal(t, "orders", 33)
-		admin := primary.admin(t)
-		mustExec(t, admin, "CREATE TABLE public.guarded (id int, owner text); GRANT INSERT ON public.guarded TO app")
-		mustExec(t, admin, "SELECT wirefence.protect('public.guarded', 'orders')")
-		standby := primary.standby(t)
-		standby.fallBehind(t, primary)
-		failOver(t, primary, standby)
-		app := standby.app(t)
-		mustExec(t, app, "SET wirefence.token = 'orders=33'")
-		wantCode(t, exec(app, "INSERT INTO public.guarded VALUES (1)"), "WF001")
-		mustExec(t, app, fmt.Sprintf("SET wirefence.token = 'orders=%d'", granted(t, standby, "orders")))
-		mustExec(t, app, "INSERT INTO public.guarded VALUES (1)")
 	})
 }

@@ -200,19 +200,6 @@ func TestTheModeOfAGuard(t *testing.T) {
 	})
 }
 
-// An application can write to the history only by being refused.
-func TestAnApplicationCanNotWriteTheHistory(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := db.app(t)
-		for _, sql := range []string{
-			"INSERT INTO wirefence.history (kind) VALUES ('shadow')", "DELETE FROM wirefence.history",
-			"SELECT wirefence.note('shadow', 'WF001', 'a', 1, 2, NULL, NULL, NULL)", "SELECT * FROM wirefence.history()",
-		} {
-			wantCode(t, exec(app, sql), "42501")
-		}
-	})
-}
-
 // snapshot begins a transaction and takes its snapshot.
 func snapshot(t *testing.T, conn *pgx.Conn, begin string) {
 	t.Helper()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -70,45 +69,6 @@ func TestASharedLockIsNotRaisedByWaiting(t *testing.T) {
 		mustExec(t, two, "COMMIT")
 		if got := db.lastToken(t, "orders"); got != 35 {
 			t.Errorf("last_token is %d", got)
-		}
-	})
-}
-
-func TestSealComesThroughBusyWriters(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		db.seal(t, "orders", 34)
-		var writers sync.WaitGroup
-		ready := make(chan struct{}, 16)
-		for range 16 {
-			conn := db.app(t)
-			writers.Go(func() {
-				for first := true; ; first = false {
-					err := exec(conn, `WITH checked AS MATERIALIZED (SELECT wirefence.check('orders=34')), slow AS MATERIALIZED (SELECT pg_sleep(0.02) FROM checked)
-						INSERT INTO public.writes SELECT 'orders', 34, 'x' FROM slow`)
-					if first {
-						ready <- struct{}{}
-					}
-					if err != nil {
-						if code(err) != "WF001" {
-							t.Errorf("a writer failed: %v", err)
-						}
-						return
-					}
-				}
-			})
-		}
-		for range 16 {
-			<-ready
-		}
-		began := time.Now()
-		db.seal(t, "orders", 35)
-		if took := time.Since(began); took > 6*time.Second {
-			t.Errorf("sealed after %v", took)
-		}
-		before := db.writes(t, 34)
-		writers.Wait()
-		if after := db.writes(t, 34); after != before || before == 0 {
-			t.Errorf("%d rows of the old token at the seal, %d later", before, after)
 		}
 	})
 }

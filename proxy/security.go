@@ -128,14 +128,9 @@ func (c *clientTLS) reload() error {
 	return errors.Join(c.pair.Reload(), c.roots.Reload())
 }
 
-// handshake begins TLS on a connection; read are bytes that were read from it before.
-// Direct TLS, without an SSLRequest, needs ALPN (documentation, "SSL Session Encryption").
-func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, error) {
-	pair := c.pair.Get()
-	cfg := &tls.Config{
-		Certificates: []tls.Certificate{*pair}, MinVersion: tls.VersionTLS12,
-		NextProtos: []string{upstream.ALPN}, SessionTicketsDisabled: true,
-	}
+// config is what clients get with a certificate.
+func (c *clientTLS) config(pair *tls.Certificate) *tls.Config {
+	cfg := &tls.Config{Certificates: []tls.Certificate{*pair}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true}
 	if c.MinVersion == "1.3" {
 		cfg.MinVersion = tls.VersionTLS13
 	}
@@ -146,6 +141,28 @@ func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, 
 			cfg.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
+	return cfg
+}
+
+// Config is for a listener of another protocol, for the same clients: nil without CertFile. failed gets
+// errors of later reads.
+func (t TLS) Config(failed func(error)) (config *tls.Config, required bool, err error) {
+	if err := t.validate(); err != nil {
+		return nil, false, err
+	}
+	c, err := newClientTLS(t, failed)
+	if c == nil || err != nil {
+		return nil, false, err
+	}
+	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.config(c.pair.Get()), nil }}, t.Mode == TLSRequire, nil
+}
+
+// handshake begins TLS on a connection; read are bytes that were read from it before.
+// Direct TLS, without an SSLRequest, needs ALPN (documentation, "SSL Session Encryption").
+func (c *clientTLS) handshake(raw net.Conn, read []byte, direct bool) (*client, error) {
+	pair := c.pair.Get()
+	cfg := c.config(pair)
+	cfg.NextProtos = []string{upstream.ALPN}
 	conn := secure.Server(raw, read, cfg)
 	if err := conn.LimitedHandshake(context.Background()); err != nil {
 		return nil, fmt.Errorf("TLS handshake: %w", err)

@@ -128,6 +128,8 @@ var imports = []struct {
 	{"internal/zombie/a.go", module + "/internal/runner", ""},
 	{"internal/zombie/a.go", module + "/internal/pgenv", ""},
 	{"internal/zombie/a.go", module + "/fence", "zombie"},
+	{"zombietest/a.go", module + "/internal/zombie", ""},
+	{"zombietest/a.go", module + "/fence", "zombietest"},
 
 	{"model/a.go", "os/exec", ""},
 	{"model/a.go", module + "/fence", "model"},

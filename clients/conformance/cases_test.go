@@ -76,7 +76,8 @@ func readCases(t *testing.T) (all []testCase) {
 func TestCases(t *testing.T) {
 	for language, launch := range map[string]func(t *testing.T, w *world, name string) client{
 		"python": launchPython, "typescript": launchTypeScript, "go": launchGo,
-		"python by SQL": launchPython, "python by SQL with psycopg2": launchPsycopg2, "typescript by SQL": launchTypeScript, "rust by SQL": launchRust,
+		"python by SQL": launchPython, "python by SQL with psycopg2": launchPsycopg2, "typescript by SQL": launchTypeScript,
+		"typescript by SQL with postgres.js": launchPostgresJS, "rust by SQL": launchRust,
 	} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()

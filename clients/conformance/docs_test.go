@@ -157,6 +157,37 @@ func TestTheReadmesAgree(t *testing.T) {
 	}
 }
 
+// Each way past a hook that the page tells of is tried by a program.
+func TestWaysPastHooksAreTried(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var programs []byte
+	for _, name := range []string{"testdata/sql.py", "testdata/sql.ts", "../ruby/test/wirefence_test.rb", "../java/src/test/java/io/github/wirefence/FencedDataSourceTest.java"} {
+		program, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		programs = append(programs, program...)
+	}
+	words := func(text string) string {
+		return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \n#", r) }), " ")
+	}
+	_, table, _ := strings.Cut(string(text), "| hook | past it |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for row := range strings.Lines(table) {
+		way := strings.TrimSpace(strings.Split(row, "|")[2])
+		if !strings.Contains(words(string(programs)), words(way)) {
+			t.Errorf("no program tries %s", way)
+		}
+	}
+	if len(table) == 0 {
+		t.Error("the page has no table of them")
+	}
+}
+
 func TestErrorsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference/errors.md")

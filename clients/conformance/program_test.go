@@ -43,6 +43,11 @@ func launchTypeScript(t *testing.T, w *world, name string) client {
 	return launch(t, w, name, "node", filepath.Join(folder, "driver.js"))
 }
 
+func launchPostgresJS(t *testing.T, w *world, name string) client {
+	t.Helper()
+	return launch(t, w, name, "node", filepath.Join(folder, "driver.js"), "without pg")
+}
+
 func launch(t *testing.T, w *world, name string, command ...string) client {
 	t.Helper()
 	w.links[name] = link(t, w.source())

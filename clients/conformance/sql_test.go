@@ -16,13 +16,16 @@ import (
 // through the proxy, and through PgBouncer with transaction pooling.
 func TestClientsBySQL(t *testing.T) {
 	java := javaTests(t)
+	later := laterRails(t)
 	for _, way := range []string{"direct", "proxy", "pooler"} {
 		for language, command := range map[string][]string{
-			"ruby":       {"ruby", "-I", "../ruby/lib", "../ruby/test/wirefence_test.rb"},
-			"java":       java,
-			"python":     {python, "testdata/sql.py"},
-			"typescript": {"node", filepath.Join(folder, "sql.js")},
-			"rust":       append([]string{"cargo"}, cargo("test", "--test", "transactions")...),
+			"ruby":           {"ruby", "-I", clients.ruby, "../ruby/test/wirefence_test.rb"},
+			"ruby, later":    {"ruby", "-I", later + ":" + clients.ruby, "../ruby/test/wirefence_test.rb"},
+			"java":           java,
+			"python":         {python, "testdata/sql.py"},
+			"python, newest": {"env", "PYTHONPATH=" + newest(), python, "testdata/sql.py"},
+			"typescript":     {"node", filepath.Join(folder, "sql.js")},
+			"rust":           append([]string{"cargo"}, cargo("test", "--test", "transactions")...),
 		} {
 			t.Run(way+"/"+language, func(t *testing.T) {
 				t.Parallel()
@@ -40,7 +43,7 @@ func TestClientsBySQL(t *testing.T) {
 				leases := fmt.Sprintf(direct, "leases")
 				if language == "java" {
 					url, leases = jdbc(url), jdbc(leases)
-				} else if language == "ruby" && way == "pooler" {
+				} else if strings.HasPrefix(language, "ruby") && way == "pooler" {
 					url += "&prepared_statements=false"
 				}
 				cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
@@ -53,6 +56,25 @@ func TestClientsBySQL(t *testing.T) {
 	}
 }
 
+// laterRails is the path of a later ActiveRecord than the distribution's.
+func laterRails(t *testing.T) string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"*/lib", "concurrent-ruby-*/lib/concurrent-ruby"} {
+		found, err := filepath.Glob(filepath.Join(servers.CacheDir(), "rails", pattern))
+		if err != nil || len(found) == 0 {
+			t.Fatal("scripts/install-servers --test fetches it")
+		}
+		all = append(all, found...)
+	}
+	return strings.Join(all, ":")
+}
+
+// newest is the path of the client for Python with the newest drivers and frameworks.
+func newest() string {
+	return absolute(clients.python) + ":" + filepath.Join(servers.CacheDir(), "python")
+}
+
 // jdbc returns a URL with a user as pgjdbc reads it.
 func jdbc(url string) string {
 	user, rest, _ := strings.Cut(strings.SplitAfter(url, "://")[1], "@")
@@ -60,21 +82,20 @@ func jdbc(url string) string {
 }
 
 // javaTests compiles the client for Java with its tests, and returns the command that runs them.
-// ShedLock isn't among the distribution's packages: testdata/shedlock has the signatures that the
-// client uses.
 func javaTests(t *testing.T) []string {
 	t.Helper()
 	classes := t.TempDir()
-	path := strings.Join([]string{classes, "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
-	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
-	for _, pattern := range []string{"testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "../java/src/*/java/io/github/wirefence/*.java"} {
-		sources, err := filepath.Glob(pattern)
-		if err != nil || len(sources) == 0 {
-			t.Fatal(pattern, err)
-		}
-		args = append(args, sources...)
+	shedlock, err := filepath.Glob(filepath.Join(servers.CacheDir(), "java-locks", "s[hl]*.jar")) // and slf4j
+	if err != nil || len(shedlock) < 2 {
+		t.Fatal("scripts/install-servers --test fetches ShedLock")
 	}
-	if err := command("javac", args...); err != nil {
+	path := strings.Join([]string{classes, clients.jar, strings.Join(shedlock, ":"), "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest.jar", "/usr/share/java/postgresql.jar"}, ":")
+	args := []string{"-encoding", "UTF-8", "--release", "17", "-Xlint:all,-try,-serial", "-Werror", "-cp", path, "-d", classes}
+	sources, err := filepath.Glob(clients.java)
+	if err != nil || len(sources) == 0 {
+		t.Fatal(sources, err)
+	}
+	if err := command("javac", append(args, sources...)...); err != nil {
 		t.Fatalf("%v\nscripts/install-servers --test installs it", err)
 	}
 	return []string{"java", "-cp", path, "org.junit.runner.JUnitCore", "io.github.wirefence.FencedDataSourceTest"}

@@ -134,7 +134,7 @@ func (w *world) environment(name, source string) []string {
 		api = "postgresql://leases@" + source + "/" + w.Name + "?sslmode=disable"
 	}
 	return append(os.Environ(), "NAME="+name, "API="+api, "API_TOKEN="+bearer, "ADMIN=http://"+w.admin, "DATABASE_URL="+w.url,
-		"PYTHONPATH="+absolute("../python"), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1")
+		"PYTHONPATH="+absolute(clients.python), "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1")
 }
 
 func absolute(path string) string {

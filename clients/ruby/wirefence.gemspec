@@ -6,7 +6,7 @@ Gem::Specification.new do |spec|
   spec.license = "Apache-2.0"
   spec.homepage = "https://github.com/wirefence/wirefence"
   spec.required_ruby_version = ">= 3.0"
-  spec.files = ["lib/wirefence.rb", "README.md"]
+  spec.files = Dir["lib/**/*.rb", "README.md", "LICENSE"]
   spec.add_dependency "activerecord", ">= 6.1"
   spec.add_dependency "pg", ">= 1.1"
 end

@@ -90,17 +90,6 @@ func TestLeasesOverHTTP(t *testing.T) {
 	}
 }
 
-// Without a store there are no leases, and it is said what to set.
-func TestLeasesOverHTTPWithoutAStore(t *testing.T) {
-	t.Parallel()
-	settings, _, admin := proxySettingsFor(t, database(t, true))
-	p := &proxyProcess{start(t, append(settings, "WIREFENCE_DATABASE_URL="), "proxy"), "", admin}
-	p.stderr.Await(t, `"msg":"serving"`)
-	if status, problem := ask(t, "POST", p.resource("orders", "acquire"), "", `{"holder":"worker-a"}`); status != 503 || !strings.Contains(fmt.Sprint(problem["detail"]), "WIREFENCE_DATABASE_URL") {
-		t.Errorf("%d: %v", status, problem)
-	}
-}
-
 // everywhere are settings by which the admin listener isn't on loopback alone.
 func everywhere(t *testing.T) (settings []string, admin string) {
 	admin = freeAddress(t)

@@ -31,7 +31,7 @@ type AdoptSettings struct {
 	LeaseScope  string `env:"WIREFENCE_LEASE_SCOPE" group:"Leases" oneof:"guards|all" envDefault:"guards" help:"what the leases of ~WIREFENCE_LEASE_FROM~ count for: ~guards~: tables that are protected with their resources, and nothing else; ~all~: all that the application does, as with ~WIREFENCE_LEASE~"`
 	LeaseOwner  string `env:"WIREFENCE_LEASE_OWNER" group:"Leases" type:"name" help:"what the holder of a Lease of Kubernetes must begin with to be this sidecar's application: its identity is ~OWNER_UUID~; by default the host's name, which is the pod's"`
 	Kubernetes  string `env:"WIREFENCE_KUBERNETES_URL" group:"Leases" type:"url" help:"the API server of the Leases in ~WIREFENCE_LEASE_FROM~: ~https://host:6443?ca=FILE&token=FILE~; by default that of the pod's cluster, with the pod's service account, which needs the verbs ~list~ and ~watch~ for them"`
-	RedisListen string `env:"WIREFENCE_REDIS_LISTEN" group:"Connections" type:"address" help:"address at which the application reaches the Redis of ~WIREFENCE_REDIS_URL~ through this proxy, which follows its locks there: ~host:port~ or the path of a Unix socket"`
+	RedisListen string `env:"WIREFENCE_REDIS_LISTEN" group:"Connections" type:"address" help:"address at which the application reaches the Redis of ~WIREFENCE_REDIS_URL~ through this proxy, which follows its locks there: ~host:port~ or the path of a Unix socket. With ~WIREFENCE_TLS_CERT_FILE~ it takes TLS (~rediss://~) on the same port"`
 }
 
 // adopted is the leases that follow the application's own locks. A nil one is that of a proxy without
@@ -92,6 +92,12 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 		o := relay.Options{
 			Listen: cfg.RedisListen, Upstream: string(cfg.RedisURL), Locks: map[string]fence.Resource{}, Book: &a.book, Sealers: leases.adopting(relay.Source),
 			ID: id, Holder: holder, Logger: log, Registerer: registry,
+		}
+		var invalid error // which the proxy reports
+		if o.TLS, o.RequireTLS, invalid = proxy.TLS(cfg.TLS).Config(func(err error) {
+			log.Error("cannot use a file that has changed; the last good one stays in use", "error", err)
+		}); invalid != nil {
+			return nil, nil
 		}
 		for _, lock := range some {
 			o.Locks[lock.Name] = lock.Resource

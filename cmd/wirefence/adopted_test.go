@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/apiserver/apiservertest"
+	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 )
@@ -315,7 +317,7 @@ func TestALockInRedisFencesAll(t *testing.T) {
 }
 
 // A Redis that is away or loads its data keeps the sidecar from being ready, and not from starting. One
-// whose locks can't be followed ends it, then as at the start.
+// whose locks can't be followed ends it, then as at the start. Its clients may use TLS.
 func TestASidecarWaitsForItsRedis(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -331,9 +333,11 @@ func TestASidecarWaitsForItsRedis(t *testing.T) {
 		}
 	}
 	redis.Kill()
+	ca := authority.New(t)
+	pair := ca.Issue(t, "relay.test", "127.0.0.1")
 	start := func(user string) (p *proxyProcess, listen string) {
 		listen = freeAddress(t)
-		return startProxy(t, url, "WIREFENCE_LEASE_FROM=redis:job=orders", "WIREFENCE_REDIS_URL=redis://"+user+redis.Addr(), "WIREFENCE_REDIS_LISTEN="+listen), listen
+		return startProxy(t, url, "WIREFENCE_TLS_CERT_FILE="+pair.CertFile, "WIREFENCE_TLS_KEY_FILE="+pair.KeyFile, "WIREFENCE_LEASE_FROM=redis:job=orders", "WIREFENCE_REDIS_URL=redis://"+user+redis.Addr(), "WIREFENCE_REDIS_LISTEN="+listen), listen
 	}
 	p, listen := start("")
 	refused, _ := start("nobody:wrong@")
@@ -359,7 +363,7 @@ func TestASidecarWaitsForItsRedis(t *testing.T) {
 			t.Errorf("the log lacks %q:\n%s", line, &p.stderr)
 		}
 	}
-	client := goredis.NewClient(&goredis.Options{Addr: listen})
+	client := goredis.NewClient(&goredis.Options{Addr: listen, TLSConfig: &tls.Config{RootCAs: ca.Pool()}})
 	defer client.Close()
 	if err := client.SetNX(t.Context(), "job", "a", time.Minute).Err(); err != nil {
 		t.Fatal(err)

@@ -125,31 +125,6 @@ func TestTLSOnTheAPIListener(t *testing.T) {
 	}
 }
 
-// An acquire that waits is told when the proxy drains, there as at the admin listener.
-func TestTheAPIListenerDrains(t *testing.T) {
-	t.Parallel()
-	at := freeAddress(t)
-	p := startProxy(t, database(t, true), "WIREFENCE_API_LISTEN="+at)
-	resource := "http://" + at + "/v1/resources/orders/acquire"
-	if status, granted := ask(t, "POST", resource, "", `{"holder":"worker-a","ttl_seconds":60}`); status != 200 {
-		t.Fatalf("%d: %v", status, granted)
-	}
-	told := make(chan any, 1)
-	go func() {
-		_, problem := ask(t, "POST", resource, "", `{"holder":"worker-b","wait_seconds":60}`)
-		told <- problem["type"]
-	}()
-	stack.Eventually(t, "an acquire waits", func() bool {
-		_, metrics := get(t, "http://"+p.admin+"/metrics")
-		return strings.Contains(metrics, "\nwirefence_api_waits 1\n")
-	})
-	p.signal(t, syscall.SIGTERM)
-	if got := <-told; got != "urn:wirefence:problem:draining" {
-		t.Errorf("got %v", got)
-	}
-	<-p.exited
-}
-
 // Another process takes the addresses over, a socket's too, and the first one ends.
 func TestTheAPIListenerIsTakenOver(t *testing.T) {
 	t.Parallel()

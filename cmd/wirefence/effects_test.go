@@ -76,30 +76,6 @@ func TestAKilledProxyEndsItsEffects(t *testing.T) {
 	}
 }
 
-// A proxy that drains ends when the effects that are open have ended.
-func TestDrainingWaitsForEffects(t *testing.T) {
-	t.Parallel()
-	a := serveApplications(t)
-	status, effect := a.begin(t, "orders=34", 60)
-	if status != 200 {
-		t.Fatalf("%d: %v", status, effect)
-	}
-	a.signal(t, syscall.SIGTERM)
-	a.awaitDrain(t)
-	select {
-	case <-a.exited:
-		t.Error("it didn't wait")
-	case <-time.After(time.Second):
-	}
-	if status, ended := a.end(t, effect); status != 200 {
-		t.Errorf("%d: %v", status, ended)
-	}
-	<-a.exited
-	if status := a.cmd.ProcessState.ExitCode(); status != 0 {
-		t.Errorf("exit status %d", status)
-	}
-}
-
 // A second signal ends it without them, and so does the end of its time.
 func TestDrainingDoesNotWaitForever(t *testing.T) {
 	t.Parallel()

@@ -164,37 +164,6 @@ func sealing(t *testing.T, url string) (sealed <-chan error) {
 	return done
 }
 
-func awaitSeal(t *testing.T, conn *pgx.Conn) {
-	t.Helper()
-	stack.Eventually(t, "the seal waits", func() (waits bool) {
-		err := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
-			AND mode = 'ExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits)
-		return err == nil && waits
-	})
-}
-
-func TestATakeoverWaitsForTheGuardedCommand(t *testing.T) {
-	t.Parallel()
-	url, settings := fenced(t)
-	preemptAfter(t, url, "1 minute")
-	gate := filepath.Join(t.TempDir(), "gate")
-	r := startEffect(t, settings, "while ! [ -e "+gate+" ]; do sleep 0.05; done; echo over")
-	sealed := sealing(t, url)
-	awaitSeal(t, stack.Connect(t, url))
-	select {
-	case err := <-sealed:
-		t.Errorf("sealed while the effect runs: %v", err)
-	case <-time.After(1500 * time.Millisecond): // in which the server is asked whether it is there
-	}
-	if err := os.WriteFile(gate, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-sealed; err != nil {
-		t.Error(err)
-	}
-	r.end(t).expect(t, 0).says(t, "over")
-}
-
 // A command whose check is lost is ended at once, with all processes that it has started.
 func TestAGuardedCommandIsEndedWhenItsCheckIsLost(t *testing.T) {
 	t.Parallel()

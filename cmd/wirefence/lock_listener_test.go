@@ -269,4 +269,5 @@ func TestLockInADatabaseWithoutTheSchema(t *testing.T) {
 	settings := append(issuer(database(t, true)), variables(t, database(t, false))...)
 	wirefence(t, settings, "lock", "nightly", "--", "env", "PGOPTIONS=", "psql", "-Xc", "CREATE TABLE jobs ()").
 		expect(t, 1, "the fence cannot be checked in database", "wirefence migrate")
+	wirefence(t, issuer(database(t, false)), "lock", "nightly", "--", "true").expect(t, exitConfig, "wirefence migrate")
 }

@@ -86,30 +86,6 @@ func lockHeldByAnother(t *testing.T, settings []string, resource string) {
 	waiting.end(t).expect(t, 0).says(t, "token ")
 }
 
-// With no Redis a lock fences psql, is lost where its lease is, and needs the
-// schema.
-func TestLockWithPostgreSQLAlone(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
-	p := startProxy(t, url)
-	settings := []string{"WIREFENCE_DATABASE_URL=" + url, "WIREFENCE_TTL=2s"}
-	insert := fmt.Sprintf(`psql -X '%s' -c "INSERT INTO jobs VALUES ('x')"`, p.url)
-	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", insert).expect(t, 0).says(t, "INSERT 0 1")
-	rival := fmt.Sprintf(`psql -X '%s' -c "SELECT wirefence.seal('jobs:night', 3, 'rival')"`, url)
-	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-ec", rival+"; "+insert).
-		expect(t, 1, `stale fencing token for resource "jobs:night"`, "presented token 2, current token 3")
-	wirefence(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo $WIREFENCE_TOKEN").expect(t, 0).says(t, "4\n")
-
-	held := start(t, settings, "lock", "jobs:night", "--", "sh", "-c", "echo held; exec sleep 60")
-	held.stdout.Await(t, "held")
-	stack.Exec(t, url, "DELETE FROM wirefence.leases")
-	held.end(t).expect(t, 76, "jobs:night")
-
-	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + database(t, false)}, "lock", "jobs:night", "--", "true").
-		expect(t, exitConfig, "wirefence migrate")
-}
-
 // Two who compete for a resource in different stores by mistake are told, by
 // whichever comes second.
 func TestLockInAnotherStore(t *testing.T) {

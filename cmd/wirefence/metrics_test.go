@@ -10,9 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -84,6 +82,11 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for name := range documented {
 		if _, ok := told[name]; !ok {
 			t.Errorf("docs/reference/metrics.md has %s, which a proxy doesn't tell", name)
+		}
+	}
+	for _, others := range []string{"go_goroutines", "process_open_fds", "promhttp_"} {
+		if !strings.Contains(scrape, "\n"+others) {
+			t.Errorf("there is no %s", others)
 		}
 	}
 	t.Run("promtool", func(t *testing.T) {
@@ -179,32 +182,4 @@ func TestMetricsWithoutADatabase(t *testing.T) {
 		}
 	}
 	wirefence(t, []string{"WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_METRICS_RESOURCES=-1"}, "proxy").expect(t, exitUsage, "WIREFENCE_METRICS_RESOURCES")
-}
-
-// Both sidecars of a takeover count it.
-func TestMetricsOfATakeover(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	a := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_TTL=1h", "WIREFENCE_HOLDER=a")
-	awaitRole(t, a, "leader")
-	b := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_TTL=1h", "WIREFENCE_HOLDER=b")
-	awaitRole(t, b, "standby")
-	tells := func(p *proxyProcess, texts ...string) {
-		t.Helper()
-		stack.Eventually(t, fmt.Sprintf("%q is told", texts), func() bool {
-			_, metrics := get(t, "http://"+p.admin+"/metrics")
-			return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(metrics, text+"\n") })
-		})
-	}
-	tells(b, `wirefence_resource_token{resource="orders"} 1`, `wirefence_resource_held{resource="orders"} 1`, `wirefence_resource_handoffs_total{resource="orders"} 0`,
-		`wirefence_lease_held{resource="orders"} 0`)
-	began := time.Now()
-	a.signal(t, syscall.SIGTERM)
-	awaitRole(t, b, "leader")
-	tells(b, `wirefence_resource_token{resource="orders"} 2`, `wirefence_resource_handoffs_total{resource="orders"} 1`,
-		`wirefence_lease_held{resource="orders"} 1`, `wirefence_handoff_seconds_count 1`)
-	if took := time.Since(began); took > 25*time.Second {
-		t.Errorf("told after %v", took)
-	}
-	a.end(t).expect(t, 0, "drained")
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
@@ -13,56 +11,6 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
-
-// PostgreSQL fails over and loses the grants of a sidecar and of a lock. The lock ends
-// its command; of the sidecars one leads, without a restart, and its application writes.
-func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
-	t.Parallel()
-	primary := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
-	stack.Exec(t, primary.URL("postgres"), "CREATE TABLE jobs (worker text)")
-	conn := stack.Connect(t, primary.URL("postgres"))
-	if err := migrations.Apply(t.Context(), conn, nil); err != nil {
-		t.Fatal(err)
-	}
-	// The standby is to know that tokens are granted here: docs/failover.md has what becomes
-	// of the first grant of all.
-	stack.Exec(t, primary.URL("postgres"), "SELECT wirefence.seal('granted before', 1)")
-	standby := stack.Started(primary.StartStandby(t.Context())).EndWith(t)
-	if err := standby.FallBehind(t.Context(), primary); err != nil {
-		t.Fatal(err)
-	}
-
-	url := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr())
-	settings := []string{"WIREFENCE_DATABASE_URL=" + url, "WIREFENCE_REDIS_URL=" + redisServer(t).URL(), "WIREFENCE_TTL=3s"}
-	upstream := fmt.Sprintf("WIREFENCE_UPSTREAM=postgres://%s,%s/?sslmode=disable&target_session_attrs=read-write", primary.Addr(), standby.Addr())
-	leads := func(name string) *proxyProcess {
-		return startProxy(t, primary.URL("postgres"), append(settings, upstream, "WIREFENCE_LEASE=promoted", "WIREFENCE_HOLDER="+name)...)
-	}
-	a := leads("a")
-	awaitRole(t, a, "leader")
-	b := leads("b")
-	b.stderr.Await(t, "standing by for the lease")
-	stack.Exec(t, a.url, "INSERT INTO jobs VALUES ('a')")
-	lock := start(t, settings, "lock", "promoted lock", "--", "sh", "-c", "echo held; exec sleep 60")
-	lock.stdout.Await(t, "held")
-
-	primary.Kill()
-	if err := standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	lock.end(t).expect(t, 76, "failover of the database")
-	leader := awaitWriter(t, a, b)
-	if status, _ := get(t, "http://"+leader.admin+"/readyz?role=leader"); status != http.StatusOK {
-		t.Errorf("who writes says %d of being the leader", status)
-	}
-	after := stack.Connect(t, standby.URL("postgres"))
-	var token int64
-	if err := after.QueryRow(t.Context(), "SELECT last_token FROM wirefence.resource_locks WHERE resource_id = 'promoted'").Scan(&token); err != nil || token < 1<<50 {
-		t.Errorf("token %d, %v", token, err)
-	}
-	again := start(t, settings, "lock", "promoted lock", "--", "true")
-	again.end(t).expect(t, 0)
-}
 
 // The standby is promoted while the old primary goes on, first in the list of all. The
 // sidecar's sessions and its grants move to the new one together.

@@ -305,20 +305,6 @@ func TestSidecarIsRevoked(t *testing.T) {
 	p.end(t).expect(t, 0, `"token":3`, "the lease was released")
 }
 
-// A second signal ends the proxy at once; the lease is released all the same.
-func TestSidecarIsEndedAtOnce(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_TTL=1h", "WIREFENCE_DRAIN_GRACE=1h")
-	awaitRole(t, p, "leader")
-	p.signal(t, syscall.SIGTERM)
-	p.stderr.Await(t, "still accepting")
-	p.signal(t, syscall.SIGTERM)
-	p.end(t).expect(t, 143, "the lease was released")
-	next := startProxy(t, url, "WIREFENCE_LEASE=orders")
-	awaitRole(t, next, "leader")
-}
-
 // A resource whose tokens come from another store is never granted: the log says how to change
 // that, again and again, and so does the doctor.
 func TestSidecarInAnotherStore(t *testing.T) {

@@ -135,48 +135,6 @@ func TestRestartWithPassedSockets(t *testing.T) {
 	process.end(t).expect(t, 0)
 }
 
-// A session in a transaction ends with it, and one that is idle is told so, as with any
-// other end: a restart is not hidden from them.
-func TestRestartEndsSessionsInOrder(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	settings, _, _ := proxySettingsFor(t, url)
-	tcp := listenAt(t, "tcp", "127.0.0.1:0")
-	at := tcp.Addr().String()
-	u := newUnit(t, append(settings, "WIREFENCE_LISTEN=fd:clients"), "clients", tcp)
-	name := url[strings.LastIndex(url, "/")+1 : strings.Index(url, "?")]
-	ctx := t.Context()
-	process := u.start(t)
-	u.hears(t, "READY=1")
-	busy := stack.Connect(t, stack.URL(at, name))
-	tx, err := busy.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(ctx, "CREATE TABLE kept ()"); err != nil {
-		t.Fatal(err)
-	}
-	idle := stack.Connect(t, stack.URL(at, name))
-	process.signal(t, syscall.SIGTERM)
-	process.stderr.Await(t, "sessions end with their transactions")
-	if _, err := idle.Exec(ctx, "SELECT 1"); err == nil {
-		t.Error("an idle session goes on")
-	}
-	// It comes while the old process waits for the transaction.
-	served := make(chan error, 1)
-	go func() { served <- visit(stack.URL(at, name)) }()
-	if err := tx.Commit(ctx); err != nil {
-		t.Errorf("the transaction was not committed: %v", err)
-	}
-	process.end(t).expect(t, 0)
-	u.start(t)
-	u.hears(t, "STOPPING=1")
-	u.hears(t, "READY=1")
-	if err := <-served; err != nil {
-		t.Errorf("a client that came during the drain was not served: %v", err)
-	}
-}
-
 // The proxy refuses unusable sockets before it serves.
 func TestPassedSocketsThatCantBeUsed(t *testing.T) {
 	t.Parallel()

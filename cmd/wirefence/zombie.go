@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,9 @@ type zombieSettings struct {
 	Explore       bool          `env:"--explore" help:"try every moment: freeze the first run before each of its messages to PostgreSQL in turn"`
 	Reset         string        `env:"--reset" type:"command" help:"with --explore: command for sh that puts the data back before each play (required with it)"`
 	EndLock       string        `env:"--end-lock" type:"command" help:"with --explore: command for sh that ends the frozen run's lock, instead of --lock-ends-after"`
+	LockKeys      []string      `env:"--lock-key" type:"key,..." help:"with --explore: keys in Redis that are the lock; commands that name one are moments, too, if the command finds Redis by a URL"`
 	Minimal       string        `env:"--minimal" type:"file" help:"with --explore: write the smallest schedule that ends in a stale write to this file, as a script for bash and psql that needs no Wirefence"`
+	Page          string        `env:"--page" type:"file" help:"with --explore: write it to this file, as a page of HTML with a time line that needs no other file"`
 	Within        time.Duration `env:"--within" envDefault:"10m" range:"1ms.." help:"longest wait for the moment to freeze, and for the end of each run"`
 	Control       time.Duration `env:"--control" envDefault:"2s" range:"1ms.." help:"time for which the tables are watched for other writers, before and after the play"`
 	TermGrace     time.Duration `env:"WIREFENCE_TERM_GRACE" group:"Leases" envDefault:"10s" range:"1ms.." help:"time from SIGTERM to SIGKILL for what is left of the runs at the end"`
@@ -103,7 +106,7 @@ func (cfg zombieSettings) validate() error {
 		what string
 	}{
 		{len(cfg.Watch) == 0, "--watch is missing, the tables that the command writes to"},
-		{!cfg.Explore && cfg.Reset+cfg.EndLock+cfg.Minimal != "", "--reset, --end-lock and --minimal are for --explore"},
+		{!cfg.Explore && cfg.Reset+cfg.EndLock+cfg.Minimal+cfg.Page != "", "--reset, --end-lock, --minimal and --page are for --explore"},
 		{cfg.Explore && cfg.Reset == "", "--reset is missing, the command that puts the data back before each play"},
 		{cfg.Explore && (cfg.FreezeWhen != "" || cfg.FreezeAfter > 0 || cfg.SecondFor > 0), "--explore tries every moment of a command that ends by itself: --freeze-when, --freeze-after and --second-for say another"},
 		{cfg.Explore && cfg.EndLock == "" && cfg.LockEndsAfter == 0, "--end-lock is missing, a command that ends the lock, or --lock-ends-after, its time limit"},
@@ -138,12 +141,12 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 	var verdict zombie.Verdict
 	var told answer
 	if cfg.Explore {
-		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock}
+		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock, LockKeys: cfg.LockKeys}
 		report, err := zombie.Explore(ctx, conn, exploring)
 		if err != nil {
 			return err
 		}
-		if err := cfg.writeMinimal(exploring, report, stderr); err != nil {
+		if err := cfg.writeSchedule(exploring, report.Schedule, stderr); err != nil {
 			return err
 		}
 		verdict, told = report.Verdict, answer{report, func(w io.Writer) error { return printExploration(w, report) }}
@@ -160,18 +163,28 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 	return exitAs(map[zombie.Verdict]int{zombie.Stale: exitStale, zombie.Unknown: exitUnknown}[verdict], nil)
 }
 
-// writeMinimal writes the smallest schedule as a script, if there is one, and says why if it can't
-// be one.
-func (cfg zombieSettings) writeMinimal(o zombie.Exploring, report *zombie.Exploration, stderr io.Writer) error {
-	if cfg.Minimal == "" || report.Schedule == nil {
+// writeSchedule writes the smallest schedule to files, if there is one. It says why if it can't be a
+// script.
+func (cfg zombieSettings) writeSchedule(o zombie.Exploring, s *zombie.Schedule, stderr io.Writer) error {
+	if s == nil {
 		return nil
 	}
-	script, err := o.Script(report.Schedule)
-	if err != nil {
-		fmt.Fprintf(stderr, "wirefence zombie: %s is not written: %v\n", cfg.Minimal, err)
+	if cfg.Minimal != "" {
+		script, err := o.Script(s)
+		if err != nil {
+			fmt.Fprintf(stderr, "wirefence zombie: %s is not written: %v\n", cfg.Minimal, err)
+		} else if err := os.WriteFile(cfg.Minimal, []byte(script), 0o755); err != nil {
+			return err
+		}
+	}
+	if cfg.Page == "" {
 		return nil
 	}
-	return os.WriteFile(cfg.Minimal, []byte(script), 0o755)
+	var page bytes.Buffer
+	if err := s.WritePage(&page, o.Command); err != nil {
+		return err
+	}
+	return os.WriteFile(cfg.Page, page.Bytes(), 0o644)
 }
 
 // confirm asks on a terminal whether the command may be run twice.

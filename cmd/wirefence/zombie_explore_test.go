@@ -160,13 +160,22 @@ func TestExploreIsEndedWithAllThatItStarted(t *testing.T) {
 	}
 }
 
-// A counter that is read, and then written, is explored, and the script leads to the same end without
-// Wirefence.
-func TestExploreWritesAScript(t *testing.T) {
+// A counter that is read, and then written, is explored. The script leads to the same end without
+// Wirefence, and the page, which names no other file, tells it.
+func TestExploreWritesTheSchedule(t *testing.T) {
 	t.Parallel()
 	p := toExplore(t)
-	script := filepath.Join(t.TempDir(), "it's stale.sh")
-	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script)
+	script, page := filepath.Join(t.TempDir(), "it's stale.sh"), filepath.Join(t.TempDir(), "stale.html")
+	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script, "--page", page)
+	told, err := os.ReadFile(page)
+	if err != nil || strings.Contains(string(told), "src=") || strings.Contains(string(told), "href=") {
+		t.Errorf("%v\n%s", err, told)
+	}
+	for _, want := range []string{`<tr class="frozen"><td>`, "<td>*** goes on</td>", "<td>SELECT n &#43; 1 FROM totals  -&gt; SELECT 1</td>", `<span class="frozen" title="frozen" style="left: `} {
+		if !strings.Contains(string(told), want) {
+			t.Errorf("the page doesn't have %s\n%s", want, told)
+		}
+	}
 	if got := windows(r); got != "no lock, same, stale, none" {
 		t.Error(got)
 	}

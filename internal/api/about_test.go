@@ -23,7 +23,10 @@ func TestWhoCalls(t *testing.T) {
 	}
 	_, token := tokenFile(t, namedTokens)
 	w := serve(t, "postgres", func(o *Options) { o.Token = token })
-	for presented, want := range map[string]caller{readSecret: {"alice", scopeRead}, leaseSecret: {"bob", scopeLease}, secret: {"default", scopeOperate}} {
+	for presented, want := range map[string]caller{
+		readSecret: {"alice", scopeRead}, leaseSecret: {"bob", scopeLease}, operateSecret: {"carol", scopeOperate}, otherOperate: {"carol", scopeOperate},
+		secret: {"default", scopeOperate},
+	} {
 		w.token = presented
 		if me := w.get(t, "/v1/whoami").want(200, ""); me.string("name") != want.name || me.string("scope") != want.scope.String() || me.fields["token_required"] != true {
 			t.Errorf("%s: %s", want.name, me.text)

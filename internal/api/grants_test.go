@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
@@ -173,85 +171,6 @@ func TestACallerThatGoesAwayLeavesNoLease(t *testing.T) {
 	})
 }
 
-// holdUpSeals opens a transaction with an older token of a resource, so that a
-// seal waits until it is ended.
-func (w *world) holdUpSeals(t *testing.T, name string) (end func()) {
-	t.Helper()
-	conn := w.admin(t)
-	old := w.post(t, path(name, "acquire"), `{"holder":"worker-a"}`).want(200, "")
-	w.post(t, path(name, "release"), `{"grant_id":"`+old.string("grant_id")+`"}`).want(200, "")
-	if _, err := conn.Exec(t.Context(), "UPDATE wirefence.resource_locks SET preempt_after = NULL WHERE resource_id = $1", name); err != nil {
-		t.Fatal(err)
-	}
-	writer, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := checkFence(t, writer, old); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		t.Helper()
-		if err := writer.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// leaveDuringTheSeal sends an acquire whose caller goes away while its grant is sealed.
-func (w *world) leaveDuringTheSeal(t *testing.T, name, body string) {
-	t.Helper()
-	ctx, leave := context.WithCancel(t.Context())
-	gone := make(chan error)
-	go func() {
-		_, err := w.try(t, ctx, request{method: "POST", path: path(name, "acquire"), body: body})
-		gone <- err
-	}()
-	watcher := w.admin(t)
-	stack.Eventually(t, "the seal waits", func() (waits bool) {
-		const sql = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND usename = 'issuer' AND wait_event_type = 'Lock'"
-		if err := watcher.QueryRow(t.Context(), sql).Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
-		return waits
-	})
-	leave()
-	if err := <-gone; err == nil {
-		t.Error("answered")
-	}
-	stack.Eventually(t, "the server knows that the caller has gone", func() bool {
-		return testutil.ToFloat64(w.metrics.requests.WithLabelValues("acquire", "499")) == 1
-	})
-}
-
-// A caller that goes away while its grant is being sealed leaves no lease either.
-func TestACallerThatGoesAwayDuringTheSealLeavesNoLease(t *testing.T) {
-	onEach(t, nil, func(t *testing.T, w *world) {
-		name := fresh(t)
-		end := w.holdUpSeals(t, name)
-		w.leaveDuringTheSeal(t, name, `{"holder":"gone","ttl_seconds":600}`)
-		end()
-		stack.Eventually(t, "the resource is free", func() bool {
-			return w.post(t, path(name, "acquire"), `{"holder":"worker-b"}`).status == 200
-		})
-	})
-}
-
-// Releasing the lease of a caller that went away doesn't release that of its repeated request.
-func TestARepeatedAcquireWaitsUntilTheFirstIsUndone(t *testing.T) {
-	onEach(t, nil, func(t *testing.T, w *world) {
-		const body = `{"holder":"worker-b","ttl_seconds":600,"idempotency_key":"a-key-of-its-own"}`
-		name := fresh(t)
-		end := w.holdUpSeals(t, name)
-		w.leaveDuringTheSeal(t, name, body)
-		again := make(chan answer)
-		go func() { again <- w.post(t, path(name, "acquire"), body) }()
-		end()
-		granted := (<-again).want(200, "")
-		w.post(t, path(name, "renew"), `{"grant_id":"`+granted.string("grant_id")+`"}`).want(200, "")
-	})
-}
-
 // A repeated request after a lost answer gets the same lease, however the first one ends.
 func TestAnAcquireCanBeRepeated(t *testing.T) {
 	onEach(t, nil, func(t *testing.T, w *world) {
@@ -265,31 +184,6 @@ func TestAnAcquireCanBeRepeated(t *testing.T) {
 		}
 		w.post(t, path(name, "renew"), `{"grant_id":"`+again.string("grant_id")+`"}`).want(200, "")
 		w.post(t, path(name, "acquire"), `{"holder":"worker-b","idempotency_key":"0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"}`).want(409, "lease-held")
-	})
-}
-
-// Waiting acquires are served in the order of arrival.
-func TestWaitersHaveTheirTurn(t *testing.T) {
-	onEach(t, nil, func(t *testing.T, w *world) {
-		const callers = 8
-		name := fresh(t)
-		id := w.post(t, path(name, "acquire"), `{"holder":"first","ttl_seconds":600}`).want(200, "").string("grant_id")
-		granted := make(chan answer, callers)
-		var waiting sync.WaitGroup
-		for i := range callers {
-			waiting.Go(func() {
-				granted <- w.post(t, path(name, "acquire"), fmt.Sprintf(`{"holder":"worker-%d","ttl_seconds":600,"wait_seconds":60}`, i))
-			})
-			stack.Eventually(t, "one more waits", func() bool { return len(w.waits) == i+1 })
-		}
-		for i := range callers {
-			w.post(t, path(name, "release"), `{"grant_id":"`+id+`"}`).want(200, "")
-			next := (<-granted).want(200, "")
-			if id = next.string("grant_id"); next.string("holder") != fmt.Sprintf("worker-%d", i) {
-				t.Errorf("%d. is %s", i+1, id)
-			}
-		}
-		waiting.Wait()
 	})
 }
 

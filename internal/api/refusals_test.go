@@ -139,22 +139,6 @@ const (
 	namedTokens                 = "alice  read " + readSecret + "\n\tbob\tlease " + leaseSecret + "\ncarol operate " + operateSecret + "\ncarol operate " + otherOperate + "\n" + secret + "\n"
 )
 
-func TestTokensHaveNamesAndScopes(t *testing.T) {
-	t.Parallel()
-	_, token := tokenFile(t, namedTokens)
-	for presented, want := range map[string]caller{
-		readSecret: {"alice", scopeRead}, leaseSecret: {"bob", scopeLease}, operateSecret: {"carol", scopeOperate}, otherOperate: {"carol", scopeOperate},
-		secret: {"default", scopeOperate},
-	} {
-		if got, known := callerWith(token, presented); !known || got != want {
-			t.Errorf("%s: %v, %v", presented, got, known)
-		}
-	}
-	if _, known := callerWith(token, "alice"); known {
-		t.Error("a name is no token")
-	}
-}
-
 func TestAScopeIsRequired(t *testing.T) {
 	t.Parallel()
 	_, token := tokenFile(t, namedTokens)

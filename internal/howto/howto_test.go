@@ -1,8 +1,10 @@
 package howto
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -28,26 +30,35 @@ type guide struct {
 	proxy  bool // on port 6433, with the API on 9433
 	pooler bool // PgBouncer on port 6432, before the proxy or the server, with the page's settings
 	redis  bool // on port 6379
+	newest bool // the newest frameworks of Python, as pip installs them
 	bare   bool // a database without the schema, which the page creates
 	// What else is in the folder.
 	builds func(t *testing.T, folder string)
+	// The programs that the page is about, a command that prints their versions, and the way to fence them.
+	programs, versions, way string
+}
+
+// versionsOf is a command that prints the versions of Python's packages.
+func versionsOf(names ...string) string {
+	return `/usr/bin/python3 -c 'import sys; from importlib.metadata import version; print(", ".join(map(version, sys.argv[1:])))' ` + strings.Join(names, " ")
 }
 
 var guides = []guide{
-	{page: "howto/cron.md", bare: true},
-	{page: "howto/queue.md", proxy: true},
-	{page: "howto/django.md", proxy: true, pooler: true, redis: true},
-	{page: "howto/sqlalchemy.md", proxy: true},
+	{page: "howto/cron.md", bare: true, programs: "psql under cron", versions: "psql --version", way: "wirefence lock, guard"},
+	{page: "howto/queue.md", proxy: true, programs: "psycopg, a queue", versions: versionsOf("psycopg"), way: "claims of rows, guard"},
+	{page: "howto/django.md", proxy: true, pooler: true, redis: true, programs: "Django, Celery", versions: versionsOf("django", "celery"), way: "wirefence lock; hook, proxy"},
+	{page: "howto/sqlalchemy.md", proxy: true, programs: "SQLAlchemy", versions: versionsOf("sqlalchemy"), way: "hook, proxy"},
+	{page: "howto/langgraph.md", newest: true, programs: "LangGraph, its checkpointer", versions: versionsOf("langgraph", "langgraph-checkpoint-postgres"), way: "hook, guard"},
 	{page: "howto/leader.md"},
-	{page: "howto/redis-lock.md", redis: true},
+	{page: "howto/redis-lock.md", redis: true, programs: "redis-py", versions: versionsOf("redis"), way: "sidecar, guard"},
 	{page: "howto/advisory-lock.md"},
 	{page: "howto/lock-table.md"},
-	{page: "howto/rails.md"},
-	{page: "howto/spring.md", builds: javaClient},
+	{page: "howto/rails.md", programs: "ActiveRecord", versions: "ruby -e 'require %q(active_record); puts ActiveRecord.version'", way: "client, guard"},
+	{page: "howto/spring.md", builds: javaClient, programs: "Spring Boot, HikariCP, ShedLock", versions: "ls boot | sed -En 's/^(spring-boot|HikariCP|shedlock-core)-([0-9.]+)[.]jar$/\\2/p' | sort -V | paste -sd,", way: "client, guard"},
 	{page: "howto/go.md", builds: goProgram},
 	{page: "reference/sources.md", proxy: true},
 	{page: "howto/backup.md"},
-	{page: "howto/migrations.md", pooler: true},
+	{page: "howto/migrations.md", pooler: true, builds: flyway, programs: "Alembic", versions: versionsOf("alembic"), way: "wirefence lock, guard"},
 	{page: "howto/uninstall.md", bare: true},
 	{page: "howto/zombie.md", bare: true},
 	{page: "symptoms/job-ran-twice.md", bare: true},
@@ -60,19 +71,24 @@ var guides = []guide{
 }
 
 // Each page is followed as its reader would, in an empty folder: each command prints what
-// the page shows.
+// the page shows. A table tells how soon a former holder's write was refused.
 func TestPages(t *testing.T) {
 	t.Parallel()
-	for _, g := range guides {
+	rows := make([]string, len(guides))
+	t.Cleanup(func() {
+		slices.Sort(rows)
+		t.Logf("program | version | way | commands | seconds to the first refused write\n%s", strings.TrimLeft(strings.Join(rows, "\n"), "\n"))
+	})
+	for i, g := range guides {
 		t.Run(strings.TrimSuffix(g.page, ".md"), func(t *testing.T) {
 			t.Parallel()
-			g.follow(t)
+			rows[i] = g.follow(t)
 		})
 	}
 }
 
 // elsewhere are pages with commands that other tests type.
-var elsewhere = []string{"tutorial.md"}
+var elsewhere = []string{"tutorial.md", "howto/compose.md"}
 
 // No page with commands is left out.
 func TestAllPagesAreFollowed(t *testing.T) {
@@ -100,7 +116,8 @@ func TestAllPagesAreFollowed(t *testing.T) {
 	}
 }
 
-func (g guide) follow(t *testing.T) {
+// follow returns the page's row in the table, "" if it refuses nobody.
+func (g guide) follow(t *testing.T) (row string) {
 	text, err := os.ReadFile("../../docs/" + g.page)
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +161,20 @@ func (g guide) follow(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	walk := walkIn(t, folder, replace)
-	follow(t, ctx, walk, steps)
+	if g.newest {
+		walk.Env = append(walk.Env, "PYTHONPATH="+clients(t)+"/python:"+filepath.Join(servers.CacheDir(), "python"))
+	}
+	commands, took := follow(t, ctx, walk, steps)
+	if commands == 0 || g.programs == "" {
+		return ""
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-c", g.versions)
+	cmd.Dir, cmd.Env = folder, walk.Env
+	versions, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%s: %v", g.versions, err)
+	}
+	return fmt.Sprintf("%s | %s | %s | %d | %.1f", g.programs, bytes.TrimSpace(versions), g.way, commands, took.Seconds())
 }
 
 // bare returns a database without the schema, where app may create tables.
@@ -156,35 +186,41 @@ func bare(t *testing.T) *stack.DB {
 	return db
 }
 
-// walkIn returns a walk of an ordinary user in a folder.
-func walkIn(t *testing.T, folder string, replace map[string]string) pages.Walk {
+// clients is the folder of the clients, which are installed from a clone, as docs/reference/clients.md says.
+func clients(t *testing.T) string {
 	t.Helper()
-	clients, err := filepath.Abs("../../clients")
+	folder, err := filepath.Abs("../../clients")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return folder
+}
+
+// walkIn returns a walk of an ordinary user in a folder.
+func walkIn(t *testing.T, folder string, replace map[string]string) pages.Walk {
+	t.Helper()
+	clients := clients(t)
 	return pages.Walk{Dir: folder, Replace: replace, User: ordinaryUser(t, folder), Env: []string{
 		"PATH=" + tools + ":/usr/bin:/bin:/usr/sbin", "HOME=" + folder, "LC_ALL=C.UTF-8",
-		// The clients are installed from a clone, as docs/reference/clients.md says.
 		"PYTHONPATH=" + clients + "/python", "PYTHONDONTWRITEBYTECODE=1", "RUBYLIB=" + clients + "/ruby/lib",
 	}}
 }
 
-// follow types the steps, and logs when the first write of a former holder was refused.
-func follow(t *testing.T, ctx context.Context, walk pages.Walk, steps []pages.Step) {
+// follow types the steps. It returns by which command the first write of a former holder was refused, and when; 0 if
+// none was.
+func follow(t *testing.T, ctx context.Context, walk pages.Walk, steps []pages.Step) (commands int, took time.Duration) {
 	t.Helper()
-	began, done, refused := time.Now(), 0, false
+	began, done := time.Now(), 0
 	walk.Done = func(step pages.Step) {
-		done++
-		if !refused && step.ShowsRefusal() {
-			refused = true
-			t.Logf("a former holder's write was refused by command %d, after %v", done, time.Since(began).Round(100*time.Millisecond))
+		if done++; commands == 0 && step.ShowsRefusal() {
+			commands, took = done, time.Since(began)
 		}
 	}
 	if err := walk.Run(ctx, steps); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d commands ran for %v", len(steps), time.Since(began).Round(100*time.Millisecond))
+	t.Logf("%d commands ran for %v, a former holder's write was refused by command %d", len(steps), time.Since(began).Round(100*time.Millisecond), commands)
+	return commands, took
 }
 
 // ordinaryUser returns nobody, whom it gives a folder, if this process is root's: a reader
@@ -241,20 +277,34 @@ func goProgram(t *testing.T, folder string) {
 	must(t, "go", "build", "-buildvcs=false", "-ldflags=-w", "-o", filepath.Join(folder, "leader"), filepath.Join(folder, "main.go"))
 }
 
-// javaClient builds the artifact of the client for Java, without Maven, which has no plugins here.
+// javaClient builds the artifact of the client for Java, without Maven, which has no plugins here, beside a folder with
+// Spring Boot.
 func javaClient(t *testing.T, folder string) {
 	t.Helper()
-	classes, args := t.TempDir(), []string{"-encoding", "UTF-8", "-d"}
-	args = append(args, classes)
-	for _, pattern := range []string{"conformance/testdata/shedlock/net/javacrumbs/shedlock/core/*.java", "java/src/main/java/io/github/wirefence/*.java"} {
-		sources, err := filepath.Glob("../../clients/" + pattern)
-		if err != nil || len(sources) == 0 {
-			t.Fatal(pattern, err)
-		}
-		args = append(args, sources...)
+	boot := linkJars(t, filepath.Join(folder, "boot"), "[^f]*.jar") // Flyway would migrate
+	sources, err := filepath.Glob("../../clients/java/src/main/java/io/github/wirefence/*.java")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(sources, err)
 	}
+	classes := t.TempDir()
+	args := append([]string{"-encoding", "UTF-8", "-cp", boot + "/*", "-d", classes}, sources...)
 	must(t, "javac", args...)
 	must(t, "jar", "-c", "-f", filepath.Join(folder, "wirefence-0.1.0.jar"), "-C", classes, ".")
+}
+
+// flyway gives a folder Flyway's jars.
+func flyway(t *testing.T, folder string) { linkJars(t, filepath.Join(folder, "jars"), "*.jar") }
+
+// linkJars makes a folder of jars of Spring Boot and Flyway.
+func linkJars(t *testing.T, folder, pattern string) string {
+	t.Helper()
+	jars, err := filepath.Glob(filepath.Join(servers.CacheDir(), "spring", pattern))
+	if err != nil || len(jars) == 0 {
+		t.Fatal("scripts/install-servers --test fetches them")
+	}
+	must(t, "mkdir", folder)
+	must(t, "ln", append([]string{"-s", "-t", folder}, jars...)...)
+	return folder
 }
 
 func must(t *testing.T, name string, args ...string) {

@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"strings"
 	"time"
 
@@ -38,6 +40,10 @@ type Options struct {
 	ID string
 	// Holder is the name of the application in grants. Default: ID.
 	Holder string
+	// TLS is for clients that begin with TLS. Default: none may.
+	TLS *tls.Config
+	// RequireTLS refuses clients without TLS, but those of a Unix socket.
+	RequireTLS bool
 	// Logger is for connections that fail and locks that can't be followed. Default: none.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: none.
@@ -97,11 +103,21 @@ func parseUpstream(text string) (*goredis.Options, error) {
 	case strings.HasPrefix(scheme, "redis-sentinel"), strings.HasPrefix(scheme, "rediss-sentinel"):
 		return nil, errSentinel
 	}
-	o, err := goredis.ParseURL(text)
-	if err != nil {
-		return nil, errors.New("the upstream is no redis://, rediss:// or unix:// URL") // it may have a password
+	u, err := url.Parse(text)
+	if err == nil {
+		query := u.Query()
+		name := query.Get("tls_server_name")
+		query.Del("tls_server_name")
+		u.RawQuery = query.Encode()
+		var o *goredis.Options
+		if o, err = goredis.ParseURL(u.String()); err == nil {
+			if o.TLSConfig != nil && name != "" {
+				o.TLSConfig.ServerName = name
+			}
+			return o, nil
+		}
 	}
-	return o, nil
+	return nil, errors.New("the upstream is no redis://, rediss:// or unix:// URL") // it may have a password
 }
 
 var (

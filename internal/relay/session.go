@@ -53,7 +53,13 @@ func rejectClient(conn net.Conn) {
 }
 
 func (s *session) serve() {
-	defer s.client.Close()
+	defer func() { _ = s.client.Close() }()
+	if err := s.secure(); errors.Is(err, io.EOF) || err != nil && s.isDraining() {
+		return
+	} else if err != nil {
+		s.relay.log.Warn("ending a connection to Redis", "client", s.client.RemoteAddr().String(), "error", err)
+		return
+	}
 	server, err := s.relay.dial()
 	if err != nil {
 		s.relay.log.Error("cannot connect to Redis", "address", s.relay.upstream.Addr, "error", err)

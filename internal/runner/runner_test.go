@@ -18,9 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/lockclient"
-	"github.com/wirefence/wirefence/lockclient/redis"
 )
 
 func TestMain(m *testing.M) {
@@ -385,49 +383,5 @@ func TestAFailedReleaseKeepsTheStatus(t *testing.T) {
 	j := start(t, t.Context(), lease, Options{}, "sh", "-c", "exit 4")
 	if err := j.wantExit(4); !errors.Is(err, down) {
 		t.Error(err)
-	}
-}
-
-func TestRunUnderALeaseInRedis(t *testing.T) {
-	ctx := t.Context()
-	server, err := servers.StartRedis(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
-	store, err := redis.Open(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	client, err := lockclient.New(store, lockclient.Options{Unsealed: true, TTL: time.Second, Margin: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close(context.Background())
-
-	lease, err := client.Acquire(ctx, "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if exit, err := Run(ctx, lease, []string{"sh", "-c", `test "$WIREFENCE_FENCE" = orders=1`}, Options{}); exit != 0 || err != nil {
-		t.Fatal(exit, err)
-	}
-	lease, err = client.TryAcquire(ctx, "orders")
-	if err != nil {
-		t.Fatalf("not released: %v", err)
-	}
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	exit, err := Run(ctx, lease, []string{"sh", "-c", `trap '' TERM; sleep 60`}, Options{ReleaseTimeout: 50 * time.Millisecond})
-	if exit != ExitLost || !errors.Is(err, lockclient.ErrUnreachable) {
-		t.Error(exit, err)
-	}
-	if lease.Remaining() == 0 {
-		t.Error("the command outlived the lease")
-	}
-	if err := server.Resume(); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -92,28 +92,6 @@ func (s *RedisSentinel) awaitReplica(ctx context.Context) error {
 	})
 }
 
-// CatchUp returns when the replica has all that the master has been told so far.
-func (s *RedisSentinel) CatchUp(ctx context.Context) error {
-	told, err := replicationOffset(ctx, s.Master)
-	if err != nil {
-		return err
-	}
-	return await(ctx, "the replica to catch up", func(ctx context.Context) bool {
-		got, err := replicationOffset(ctx, s.Replica)
-		return err == nil && got >= told
-	})
-}
-
-func replicationOffset(ctx context.Context, server *Redis) (offset int64, err error) {
-	info, err := server.Do(ctx, "info", "replication")
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(fmt.Sprint(info), "master_repl_offset:")
-	_, err = fmt.Sscan(rest, &offset)
-	return offset, err
-}
-
 // CutReplication makes the replica lag: it gets nothing more from the master,
 // which goes on. Sentinels and clients reach both.
 func (s *RedisSentinel) CutReplication(ctx context.Context) error {

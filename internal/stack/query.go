@@ -236,16 +236,6 @@ func (c *Client) Value(sql string) string {
 	return ""
 }
 
-// Notified lists the payloads of all notifications that came.
-func (c *Client) Notified() (payloads []string) {
-	for _, m := range c.All() {
-		if m.Type == 'A' {
-			payloads = append(payloads, m.Backend().(*pgproto3.NotificationResponse).Payload)
-		}
-	}
-	return payloads
-}
-
 // CopyOut runs a COPY TO STDOUT as a simple query and returns its data.
 func (c *Client) CopyOut(sql string) (data string, err error) {
 	c.T.Helper()

@@ -18,6 +18,8 @@ type Exploring struct {
 	// EndLock is a command for sh that ends the first run's lock; with none it ends by itself
 	// within LockEndsAfter.
 	EndLock string
+	// LockKeys are keys in Redis. Commands that name one are moments, too.
+	LockKeys []string
 }
 
 // Validate reports what is missing or contradictory.
@@ -88,6 +90,7 @@ const (
 type Scene struct {
 	Run     string   `json:"run" says:"first or second"`
 	What    string   `json:"what" says:"sends, frozen, lock ends, or goes on"`
+	At      float64  `json:"at" says:"when, in seconds since the first run was started"`
 	Message *Message `json:"message" says:"what it sends; null of other steps"`
 }
 
@@ -127,11 +130,11 @@ func (x *explorer) conclude() error {
 	return nil
 }
 
-// statement is the last before a moment.
+// statement is the last before a moment. A Bind counts, since it takes the snapshot.
 func (x *explorer) statement(at int) string {
 	for _, m := range slices.Backward(x.messages[:at-1]) {
-		if m.Kind == queries || m.Kind == executes {
-			return m.String()
+		if m.Kind == queries || m.Kind == binds || m.Kind == commands {
+			return m.Text()
 		}
 	}
 	return ""

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
-	"regexp"
 	"slices"
 	"time"
 
@@ -55,7 +54,7 @@ func Explore(ctx context.Context, conn *pgx.Conn, o Exploring) (_ *Exploration, 
 	}
 	defer x.close(ctx)
 	for _, second := range []bool{false, true} {
-		if x.taps[second], err = newTap(o.Command, o.Env); err != nil {
+		if x.taps[second], err = newTap(o.Command, o.Env, o.LockKeys); err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, x.taps[second].close()) }()
@@ -136,30 +135,6 @@ func (x *explorer) next() (at, left int) {
 	return at, left
 }
 
-// moments are the messages before which a run is frozen. At the last that close connections it may
-// have ended already, since it awaits no answer.
-func moments(messages []*Message) []*Message {
-	for n := len(messages); n > 0 && messages[n-1].Kind == closes; n-- {
-		messages = messages[:n-1]
-	}
-	return messages
-}
-
-// literal finds what differs in statements that do the same.
-var literal = regexp.MustCompile(`'[^']*'|\d+`)
-
-// pattern is what messages have in common that do the same.
-func (m *Message) pattern() string { return m.Kind + literal.ReplaceAllString(m.SQL, "?") }
-
-// firstTimes is when each statement was sent first.
-func firstTimes(messages []*Message) map[string]time.Duration {
-	all := map[string]time.Duration{}
-	for _, m := range slices.Backward(messages) {
-		all[m.pattern()] = m.at
-	}
-	return all
-}
-
 func (x *explorer) delayed(messages []*Message) (most time.Duration) {
 	for text, at := range firstTimes(messages) {
 		if undisturbed, known := x.times[text]; known {
@@ -167,26 +142,6 @@ func (x *explorer) delayed(messages []*Message) (most time.Duration) {
 		}
 	}
 	return most
-}
-
-// seeds are the moments that are played in any case: before the first and the last occurrence of
-// each statement, and before the first and the last message.
-func seeds(messages []*Message) []int {
-	all, last := map[int]bool{1: true, len(messages): true}, map[string]int{}
-	for i, m := range messages {
-		if !m.starts {
-			continue
-		}
-		text := m.pattern()
-		if last[text] == 0 {
-			all[i+1] = true
-		}
-		last[text] = i + 1
-	}
-	for _, at := range last {
-		all[at] = true
-	}
-	return slices.Sorted(maps.Keys(all))
 }
 
 // play plays with one moment.
@@ -214,20 +169,31 @@ func (x *explorer) play(ctx context.Context, at int) (*tried, error) {
 	if p.after, err = x.rowsNow(ctx, x.Tables); err != nil {
 		return nil, err
 	}
-	for i, m := range x.taps[false].messages {
-		if i == at-1 {
-			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: isFrozen})
-			if !p.open {
-				p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: lockEnds})
-			}
-			for _, m := range x.taps[true].messages {
-				p.scenes = append(p.scenes, Scene{nameOf(true), sends, m})
-			}
-			p.scenes = append(p.scenes, Scene{Run: nameOf(false), What: goesOn})
-		}
-		p.scenes = append(p.scenes, Scene{nameOf(false), sends, m})
-	}
+	p.scenes = p.schedule(at, x.taps[false], x.taps[true])
 	return p, nil
+}
+
+// schedule is what both runs have sent, and what happened to the first before a message.
+func (p *tried) schedule(moment int, first, second *tap) (all []Scene) {
+	add := func(second bool, what string, m *Message, at time.Time) {
+		all = append(all, Scene{nameOf(second), what, at.Sub(*p.First.Started).Seconds(), m})
+	}
+	for i, m := range first.messages {
+		if i == moment-1 {
+			add(false, isFrozen, nil, *p.First.Frozen)
+			if !p.open {
+				add(false, lockEnds, nil, *p.First.Frozen)
+			}
+			for _, m := range second.messages {
+				add(true, sends, m, second.began.Add(m.at))
+			}
+			add(false, goesOn, nil, *p.First.Thawed)
+			add(false, sends, m, *p.First.Thawed)
+			continue
+		}
+		add(false, sends, m, first.began.Add(m.at))
+	}
+	return all
 }
 
 // shows judges a play. It may change while others are played: where no lock ever keeps a second

@@ -24,7 +24,7 @@ import (
 // environment and its arguments.
 
 // aURL finds connection URLs in a text, such as JSON.
-var aURL = regexp.MustCompile(`postgres(?:ql)?://[^\s"'<>]+`)
+var aURL = regexp.MustCompile(`postgres(?:ql)?://[^\s"'<>]+|rediss?://[^\s"'<>]+`)
 
 // lead opens the tap's listeners, and sets Env and Command.
 func (t *tap) lead(command, env []string) error {
@@ -42,7 +42,7 @@ func (t *tap) lead(command, env []string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.listen("unix", to.Socket(t.folder), cfg); err != nil {
+	if _, err := t.listen("unix", to.Socket(t.folder), func(client net.Conn) { t.serve(client, cfg) }); err != nil {
 		return err
 	}
 	t.Env, err = t.rewrite(pgenv.With(env, map[string]string{"PGCHANNELBINDING": ""}))
@@ -60,31 +60,49 @@ func (t *tap) rewrite(texts []string) (led []string, err error) {
 			if refusal != nil || u.Host == "" {
 				return found
 			}
-			cfg, refusal := connstring.Conn(strings.TrimPrefix(found, "jdbc:"))
-			if refusal != nil {
+			serve := t.through(u, found)
+			if serve == nil {
 				return found
 			}
-			at, refusal := t.listen("tcp", "127.0.0.1:0", cfg)
-			err = errors.Join(err, refusal)
-			if refusal != nil {
+			at, refusal := t.listen("tcp", "127.0.0.1:0", serve)
+			if err = errors.Join(err, refusal); refusal != nil {
 				return found
 			}
-			q := u.Query()
-			for name := range q {
-				if strings.HasPrefix(name, "ssl") || slices.Contains([]string{"host", "hostaddr", "port", "channel_binding", "gssencmode"}, name) {
-					q.Del(name)
-				}
-			}
-			q.Set("sslmode", "disable")
-			u.Host, u.RawQuery = at.String(), strings.ReplaceAll(q.Encode(), "+", "%20")
+			u.Host = at.String()
 			return u.String()
 		}))
 	}
 	return led, err
 }
 
+// through is what serves the connections of a URL, which it makes fit for a listener's host; nil if
+// they need not come through the tap.
+func (t *tap) through(u *url.URL, text string) func(net.Conn) {
+	if !strings.HasPrefix(u.Scheme, "postgres") {
+		to := *u
+		u.Scheme = "redis"
+		if len(t.locks) == 0 {
+			return nil
+		}
+		return func(client net.Conn) { t.serveRedis(client, &to) }
+	}
+	cfg, err := connstring.Conn(text)
+	if err != nil {
+		return nil
+	}
+	q := u.Query()
+	for name := range q {
+		if strings.HasPrefix(name, "ssl") || slices.Contains([]string{"host", "hostaddr", "port", "channel_binding", "gssencmode"}, name) {
+			q.Del(name)
+		}
+	}
+	q.Set("sslmode", "disable")
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20")
+	return func(client net.Conn) { t.serve(client, cfg) }
+}
+
 // listen serves the clients of one listener until close.
-func (t *tap) listen(network, address string, to *pgx.ConnConfig) (net.Addr, error) {
+func (t *tap) listen(network, address string, serve func(net.Conn)) (net.Addr, error) {
 	listener, err := net.Listen(network, address)
 	if err != nil {
 		return nil, err
@@ -96,7 +114,7 @@ func (t *tap) listen(network, address string, to *pgx.ConnConfig) (net.Addr, err
 			if err != nil {
 				return
 			}
-			t.inSession(func() { t.serve(client, to) })
+			t.inSession(func() { serve(client) })
 		}
 	})
 	return listener.Addr(), nil
@@ -119,14 +137,12 @@ func dial(ctx context.Context, cfg *pgx.ConnConfig) (net.Conn, error) {
 	if err != nil || cfg.TLSConfig == nil {
 		return conn, err
 	}
-	request, answer := []byte(nil), make([]byte, 1)
 	if cfg.SSLNegotiation == "direct" {
 		return tls.Client(conn, cfg.TLSConfig), nil
 	}
-	if request, err = (&pgproto3.SSLRequest{}).Encode(nil); err == nil {
-		if _, err = conn.Write(request); err == nil {
-			_, err = io.ReadFull(conn, answer)
-		}
+	answer := make([]byte, 1)
+	if err = write(conn, &pgproto3.SSLRequest{}); err == nil {
+		_, err = io.ReadFull(conn, answer)
 	}
 	switch {
 	case err != nil:

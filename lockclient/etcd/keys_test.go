@@ -10,7 +10,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/storetest"
@@ -208,44 +207,3 @@ func contend(t *testing.T, store *etcd.Store) {
 }
 
 func TestExpiryIsTold(t *testing.T) { storetest.ExpiryIsTold(t, open(t, shared.URL())) }
-
-func TestRestoredServer(t *testing.T) {
-	server := ownServer(t)
-	store := open(t, server.URL())
-	storetest.ARestoredServer(t, store, server, time.Minute, func() {
-		if attempt, err := store.Acquire(t.Context(), "r", "b", time.Minute); err != nil || attempt.Holder != lockclient.HolderOf("a") {
-			t.Fatalf("the restored server says %+v, %v", attempt, err)
-		}
-	})
-}
-
-func TestAClusterOutlivesAMember(t *testing.T) {
-	members, err := servers.StartEtcdCluster(t.Context(), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var hosts []string
-	for _, member := range members {
-		t.Cleanup(member.Close)
-		hosts = append(hosts, member.Addr())
-	}
-	store := open(t, "etcd://"+strings.Join(hosts, ","))
-	last := storetest.Win(t, store, "r", "me", time.Minute)
-	for _, member := range members {
-		member.Kill()
-		// An election takes a second or two, in which requests may fail.
-		ok := false
-		for start := time.Now(); !ok && time.Since(start) < time.Minute; {
-			ok, err = store.Renew(t.Context(), "r", "me", time.Minute)
-		}
-		if !ok {
-			t.Fatalf("not renewed without %s: %v", member.Addr(), err)
-		}
-		if err := member.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if again := storetest.Win(t, store, "r", "me", time.Minute); again <= last {
-		t.Errorf("token %d after %d", again, last)
-	}
-}

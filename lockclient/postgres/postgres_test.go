@@ -53,16 +53,6 @@ func start(ctx context.Context) (*servers.Postgres, error) {
 	return server, nil
 }
 
-func ownServer(t *testing.T) *servers.Postgres {
-	t.Helper()
-	server, err := start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	return server
-}
-
 func open(t testing.TB, server *servers.Postgres) *postgres.Store {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), server.URLFor("issuer", "postgres"))
@@ -99,31 +89,6 @@ func newClient(t *testing.T, server *servers.Postgres, opts lockclient.Options) 
 		}
 	})
 	return client
-}
-
-// A client without a Sealer gets sealed tokens.
-func TestAGrantIsSealed(t *testing.T) {
-	client, conn := newClient(t, shared, lockclient.Options{}), admin(t, shared)
-	var former fence.Token
-	for range 3 {
-		lease, err := client.Acquire(t.Context(), "sealed")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var last fence.Token
-		var holder, advance string
-		if err := conn.QueryRow(t.Context(), `SELECT last_token, holder, advance FROM wirefence.resource_locks
-			WHERE resource_id = 'sealed'`).Scan(&last, &holder, &advance); err != nil {
-			t.Fatal(err)
-		}
-		if lease.Token() <= former || last != lease.Token() || holder != lease.Holder() || advance != "grant" {
-			t.Errorf("token %d after %d by %s; recorded %d by %s, advance %s", lease.Token(), former, lease.Holder(), last, holder, advance)
-		}
-		former = lease.Token()
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // A waiter whose pause would outlast the test gets the lease at its release, even if the
@@ -180,31 +145,6 @@ func awaitListener(t *testing.T, conn *pgx.Conn, former int) int {
 	}
 	t.Fatal("nobody listens")
 	return 0
-}
-
-// The server's crash ends a lease; its token is not granted again.
-func TestACrashEndsALease(t *testing.T) {
-	server := ownServer(t)
-	store := open(t, server)
-	first, err := store.Acquire(t.Context(), "orders", "a", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.Kill()
-	if _, err := store.Renew(t.Context(), "orders", "a", time.Hour); err == nil || !strings.Contains(err.Error(), server.Addr()) {
-		t.Errorf("renewed while the server is down: %v", err)
-	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	fresh := open(t, server)
-	if held, err := fresh.Renew(t.Context(), "orders", "a", time.Hour); held || err != nil {
-		t.Errorf("renewed after the crash: %v, %v", held, err)
-	}
-	second, err := fresh.Acquire(t.Context(), "orders", "b", time.Hour)
-	if err != nil || second.Token <= first.Token {
-		t.Errorf("token %d after %d, %v", second.Token, first.Token, err)
-	}
 }
 
 func TestADeadlineEndsACallThatWaits(t *testing.T) {

@@ -131,12 +131,6 @@ func TestAskingAgainAfterALoss(t *testing.T) {
 	}
 }
 
-func TestRestoredServer(t *testing.T) {
-	t.Parallel()
-	server := ownServer(t)
-	storetest.ARestoredServer(t, open(t, server.URL()), server, time.Second, func() {})
-}
-
 // ensemble starts three members, of which the first is the leader.
 func ensemble(t *testing.T, settings ...string) []*servers.ZooKeeper {
 	t.Helper()
@@ -173,30 +167,5 @@ func TestALeaseOfAnIdleSessionOutlivesItsMember(t *testing.T) {
 	}
 	if took := winWhenFree(t, other, "r", "other", granted); took < long {
 		t.Errorf("a lease of %v ended after %v", long, took)
-	}
-}
-
-func TestALeaseOutlivesTheLeader(t *testing.T) {
-	t.Parallel()
-	members := ensemble(t)
-	var hosts []string
-	for _, member := range members {
-		hosts = append(hosts, member.Addr())
-	}
-	store := open(t, "zookeeper://"+strings.Join(hosts, ",")+"?tick=100ms")
-	last := storetest.Win(t, store, "r", "me", time.Minute)
-	members[0].Kill()
-	// In an election requests may fail.
-	ok, err := false, error(nil)
-	for start := time.Now(); !ok && time.Since(start) < time.Minute; {
-		if ok, err = store.Renew(t.Context(), "r", "me", time.Minute); err == nil && !ok {
-			t.Fatal("lost with the leader")
-		}
-	}
-	if !ok {
-		t.Fatalf("not renewed without the leader: %v", err)
-	}
-	if again := storetest.Win(t, store, "r", "me", time.Minute); again != last+1 {
-		t.Errorf("token %d after %d", again, last)
 	}
 }

@@ -142,24 +142,6 @@ func (w *world) takeOver(t *testing.T, token int64) time.Duration {
 	return time.Since(began)
 }
 
-// A revocation ends at once what it would have to wait for, and locks the holder out.
-func TestRevoked(t *testing.T) {
-	c := cluster(t)
-	t.Parallel()
-	everywhere(t, c, -1, revoked)
-}
-
-func revoked(t *testing.T, w *world) {
-	idle, open := w.fenced(t, "orders=34"), w.fenced(t, "orders=34")
-	open.Must("begin", "insert into jobs (token) select 34 from generate_series(1, 20)")
-	idle.Must("insert into jobs (token) values (34)")
-	w.Exec(t, "select wirefence.revoke('orders')")
-	stack.WantState(t, idle.Simple("insert into jobs (token) values (34)"), "WF001")
-	if err := open.Simple("commit"); err == nil || w.rowsOf(t, 34) != 1 {
-		t.Errorf("the open transaction: %v, and %d rows", err, w.rowsOf(t, 34))
-	}
-}
-
 // A holder that pauses in a transaction over several shards is ended after preempt_after, and its
 // rows are on none of them.
 func TestAPausedHolderIsEnded(t *testing.T) {

@@ -47,29 +47,6 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A client gets the error of each function call, and a Terminate does not overtake the call
-// before it.
-func TestFunctionCalls(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		writes := w.function(t, "writes(int)")
-		c := w.fenced(t, "orders=33")
-		c.Must("BEGIN")
-		stack.WantState(t, c.Call(writes, "33"), "WF006")
-		stack.WantState(t, c.Call(writes, "33"), "25P02", "in the failed block")
-		c.Must("ROLLBACK", "RESET wirefence.token", "SET wirefence.token = ''")
-		stack.WantState(t, c.Call(writes, "no number"), "22P02", "a call that fails")
-
-		c = w.fenced(t, "orders=34")
-		c.Send(&pgproto3.FunctionCall{Function: writes, Arguments: [][]byte{[]byte("34")}}, &pgproto3.Terminate{})
-		_ = c.End()
-		c = w.fenced(t, "orders=34")
-		c.Send(&pgproto3.FunctionCall{Function: writes, Arguments: [][]byte{[]byte("34")}})
-		c.CloseWrite()
-		_ = c.End()
-		w.Becomes(t, "2", "SELECT count(*)::text FROM jobs")
-	})
-}
-
 // Failed logins leave nothing in memory, however long their database names are.
 func TestFailedLogins(t *testing.T) {
 	addr := suite.Proxy(t, 15)

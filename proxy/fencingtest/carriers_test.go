@@ -10,62 +10,26 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// The session variable counts for as long as PostgreSQL keeps its value.
-func TestSessionVariable(t *testing.T) {
-	const good, bad = "orders=34", "orders=33"
-	for _, c := range []struct {
-		name string
-		run  func(c *client)
-	}{
-		{"set_config with parameters", func(c *client) {
-			set := func(sql string, values ...string) {
-				c.T.Helper()
-				stack.WantState(c.T, c.Extended(sql, values...), "", sql)
-			}
-			set("select set_config($1, $2, false)", "wirefence.token", bad)
-			c.refused()
-			c.Must("reset wirefence.token")
-			set("select set_config('wirefence.token', $1, false)", good)
-			c.accepted()
-			c.Must("begin")
-			set("select set_config($1, $2, true)", "wirefence.token", bad)
-			c.refused()
-			c.Must("rollback")
-			c.accepted()
-		}},
-		{"the texts of the fence package", func(c *client) {
-			current, stale := parse(c.T, good), parse(c.T, bad)
-			c.Must(stale.Session())
-			c.refused()
-			c.Must(current.Session())
-			c.accepted()
-			c.Must("begin", stale.Transaction())
-			c.refused()
-			c.Must("rollback")
-			c.accepted()
-			for _, p := range protocols {
-				stack.WantState(c.T, p.run(c, insert+" -- the end"+stale.Comment()), "WF001", p.name)
-				stack.WantState(c.T, p.run(c, "insert into jobs values (34) -- the end"+current.Comment()), "", p.name)
-				stack.WantState(c.T, p.run(c, stale.Check()), "WF001", p.name)
-				stack.WantState(c.T, p.run(c, current.Check()), "", p.name)
-			}
-		}},
-		{"many statements in a message", func(c *client) {
-			c.Fails("set wirefence.token = '"+bad+"'; insert into jobs values (33)", "WF001")
-			c.accepted()
-			c.Must("set wirefence.token = '" + good + "'; insert into jobs values (34); reset wirefence.token; insert into jobs values (34)")
-			c.Fails("insert into jobs values (33); set wirefence.token = '"+bad+"'; update cell set n = 1", "WF001")
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-				client := w.begins(t)
-				client.accepted()
-				c.run(client)
-				w.wantRowsOf(t, 33, 0)
-			})
-		})
-	}
+// The texts of the package fence carry a fence to where they say.
+func TestTheTextsOfTheFencePackage(t *testing.T) {
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		c, current, stale := w.begins(t), parse(t, "orders=34"), parse(t, "orders=33")
+		c.Must(stale.Session())
+		c.refused()
+		c.Must(current.Session())
+		c.accepted()
+		c.Must("begin", stale.Transaction())
+		c.refused()
+		c.Must("rollback")
+		c.accepted()
+		for _, p := range protocols {
+			stack.WantState(t, p.run(c, insert+" -- the end"+stale.Comment()), "WF001", p.name)
+			stack.WantState(t, p.run(c, "insert into jobs values (34) -- the end"+current.Comment()), "", p.name)
+			stack.WantState(t, p.run(c, stale.Check()), "WF001", p.name)
+			stack.WantState(t, p.run(c, current.Check()), "", p.name)
+		}
+		w.wantRowsOf(t, 33, 0)
+	})
 }
 
 func parse(t testing.TB, text string) fence.Fence {

@@ -74,12 +74,6 @@ func (c *client) Exchange(n int, messages ...pgproto3.FrontendMessage) []stack.M
 	return all
 }
 
-// batchFails runs statements as one batch that ends with an SQLSTATE; "" wants success.
-func (c *client) batchFails(want string, statements ...string) {
-	c.T.Helper()
-	stack.WantState(c.T, c.Batch(pipelined(statements...)...), want, statements)
-}
-
 // pipelined are extended queries, with a Sync for each empty text.
 func pipelined(statements ...string) (all []pgproto3.FrontendMessage) {
 	for _, sql := range statements {
@@ -100,4 +94,22 @@ func bindOf(portal, name string) *pgproto3.Bind {
 func executeOf(portal string) *pgproto3.Execute { return &pgproto3.Execute{Portal: portal} }
 func closeOf(kind byte, name string) *pgproto3.Close {
 	return &pgproto3.Close{ObjectType: kind, Name: name}
+}
+
+// queries are simple queries.
+func queries(statements ...string) (all []pgproto3.FrontendMessage) {
+	for _, sql := range statements {
+		all = append(all, &pgproto3.Query{String: sql})
+	}
+	return all
+}
+
+// answers sends messages and returns the SQLSTATE of each of n answers, "" for success.
+func answers(c *client, messages []pgproto3.FrontendMessage, n int) (states []string) {
+	c.T.Helper()
+	c.Send(messages...)
+	for range n {
+		states = append(states, stack.State(stack.Err(c.Ready(1))))
+	}
+	return states
 }

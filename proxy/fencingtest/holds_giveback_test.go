@@ -2,8 +2,6 @@ package fencingtest
 
 import (
 	"fmt"
-	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -26,41 +24,6 @@ func TestABusySessionHolds(t *testing.T) {
 		stack.Eventually(t, "the hold is given back", func() bool { return w.held(t) == 0 })
 		c.Must("INSERT INTO jobs (note) VALUES ('again')")
 	})
-}
-
-// Idle sessions give their locks back, and leave no goroutine and no descriptor when they end.
-func TestIdleSessionsLeaveNothing(t *testing.T) {
-	w := newWorld(t, 15).own(t, proxy.Options{})
-	use := func() {
-		var sessions []*client
-		for range 20 {
-			c := w.fenced(t, "orders=34")
-			c.Must("SELECT 1", "SELECT 2", "SELECT 3")
-			sessions = append(sessions, c)
-		}
-		stack.Eventually(t, "all holds are given back", func() bool { return w.held(t) == 0 })
-		for _, c := range sessions {
-			c.Must("SELECT 4")
-			c.Close()
-		}
-	}
-	use() // what is made once
-	goroutines, descriptors := runtime.NumGoroutine(), countDescriptors(t)
-	for range 3 {
-		use()
-	}
-	stack.Eventually(t, "goroutines and descriptors are as before", func() bool {
-		return runtime.NumGoroutine() <= goroutines && countDescriptors(t) <= descriptors
-	})
-}
-
-func countDescriptors(t *testing.T) int {
-	t.Helper()
-	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(all)
 }
 
 // A client that sends just when the proxy gives its hold back gets its own answers, in order.
@@ -102,24 +65,5 @@ func TestTheUnnamedStatementSurvives(t *testing.T) {
 				}
 			}
 		}
-	})
-}
-
-// After an error in a batch, the proxy gives a hold back behind the Sync, not behind a query
-// that the server skips.
-func TestNothingIsGivenBackInAFailedBatch(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		c := w.fenced(t, "orders=34")
-		w.warm("", c)
-		c.Send(&pgproto3.Parse{Query: "no SQL"}, &pgproto3.Query{String: "SELECT 1"})
-		c.Until("E")
-		overdue(t)
-		overdue(t)
-		c.Send(&pgproto3.Bind{}, &pgproto3.Sync{}, &pgproto3.Query{String: "SELECT 2"})
-		c.Ready(1)
-		if all := c.Ready(1); fmt.Sprint(stack.Column(all)) != "[2]" {
-			t.Errorf("behind the Sync came %v", all)
-		}
-		stack.Eventually(t, "the hold is given back", func() bool { return w.held(t) == 0 })
 	})
 }

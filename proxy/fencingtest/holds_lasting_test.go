@@ -108,14 +108,3 @@ func TestAGuardThatIsNewerThanAHold(t *testing.T) {
 		}
 	})
 }
-
-// An idle session gives its hold back.
-func TestAnIdleSessionGivesItsHoldBack(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w = w.asked(t, proxy.Options{})
-		c := w.fenced(t, "orders=34")
-		w.warm("", c)
-		stack.Eventually(t, "nothing is held", func() bool { return w.held(t) == 0 })
-		stack.WantState(t, c.Simple("SELECT 1"), "", "behind that")
-	})
-}

@@ -57,59 +57,6 @@ func TestHoldsAreReadInReadCommitted(t *testing.T) {
 	})
 }
 
-// olderSnapshots are transactions whose snapshot is older than a takeover that comes behind
-// opened. The statements in behind come when the period of the hold is over.
-var olderSnapshots = []struct {
-	name           string
-	opened, behind []string
-}{
-	{"READ ONLY", []string{"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "SELECT count(*) FROM jobs"}, []string{"SELECT count(*) FROM jobs", "COMMIT"}},
-	{
-		"READ ONLY in a savepoint",
-		[]string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM jobs", "SAVEPOINT s", "SET TRANSACTION READ ONLY"},
-		[]string{"SELECT count(*) FROM jobs", "ROLLBACK TO s", "INSERT INTO jobs (token) VALUES (34)", "COMMIT"},
-	},
-	{"SERIALIZABLE", []string{"BEGIN ISOLATION LEVEL SERIALIZABLE", "SELECT count(*) FROM jobs"}, []string{"INSERT INTO jobs (token) VALUES (34)", "COMMIT"}},
-	{
-		"a cursor WITH HOLD that writes at COMMIT",
-		[]string{"BEGIN", "DECLARE c CURSOR WITH HOLD FOR SELECT writes(1)", "SAVEPOINT s"},
-		[]string{"SELECT 1", "ROLLBACK TO s", "COMMIT"},
-	},
-	{"COMMIT AND CHAIN", []string{"BEGIN", "INSERT INTO jobs (token) VALUES (34)", "COMMIT AND CHAIN", "INSERT INTO jobs (token) VALUES (34)"}, []string{"COMMIT"}},
-	{"savepoints", []string{"BEGIN", "SAVEPOINT a", "INSERT INTO jobs (token) VALUES (34)", "SAVEPOINT b"}, []string{"ROLLBACK TO b", "RELEASE a", "COMMIT"}},
-	{
-		"failed and rolled back to a savepoint",
-		[]string{"BEGIN", "INSERT INTO jobs (token) VALUES (34)", "SAVEPOINT a"}, []string{"SELECT 1", "ROLLBACK TO a", "INSERT INTO jobs (token) VALUES (34)", "COMMIT"},
-	},
-}
-
-// A takeover waits for the end of a transaction that outlasts its hold.
-func TestTransactionsThatOutlastTheirHold(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		w.preempt(t, nil)
-		for _, tx := range olderSnapshots {
-			c := w.fenced(t, "orders=34")
-			c.Must("INSERT INTO jobs (note) VALUES ('first')", "INSERT INTO jobs (note) VALUES ('second')", "SELECT 1")
-			c.Must(tx.opened...)
-			overdue(t)
-			r := w.rival(t)
-			r.waits(t, tx.name)
-			for _, sql := range tx.behind {
-				if len(r.over) > 0 {
-					t.Errorf("%s: the seal returned ahead of %s", tx.name, sql)
-				}
-				if err := c.Simple(sql); err != nil {
-					t.Errorf("%s: %s: %v", tx.name, sql, err)
-				}
-			}
-			r.succeeds(t)
-			w.wantRefused(t, tx.name, c, "INSERT INTO jobs (note) VALUES ('late')")
-			c.Close()
-			w.back(t)
-		}
-	})
-}
-
 // LOCK TABLE runs before the snapshot is taken, under a check and under a hold.
 func TestLockTableComesBeforeTheSnapshot(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {
@@ -170,19 +117,6 @@ func TestImportedSnapshots(t *testing.T) {
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// A stale session keeps no lock of a table, also if it turns to another fence, or to none, in the
-// text that takes it.
-func TestAStaleSessionKeepsNoTableLock(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		c := w.fenced(t, "orders=33")
-		for _, behind := range []string{"", "; SET wirefence.token = ''", "; SET LOCAL wirefence.token = 'orders=34'"} {
-			c.Must("BEGIN")
-			c.Fails("LOCK TABLE jobs"+behind, "WF001")
-			c.Must("ROLLBACK")
 		}
 	})
 }

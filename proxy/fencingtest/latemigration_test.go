@@ -44,32 +44,6 @@ func TestSessionsFromBeforeTheMigration(t *testing.T) {
 	w.wantRows(t, 2*len(protocols))
 }
 
-// In a database that was never migrated, functions that one client creates change nothing
-// for others: they prepare transactions, and their texts are forwarded as they are.
-func TestFunctionsInADatabaseWithoutTheSchema(t *testing.T) {
-	stack.OnEach(t, oldAndNew, func(t *testing.T, major int) {
-		w := bareWorld(t, major)
-		w.Exec(t, "create table jobs (token int)")
-		maker, other := w.connect(t), w.connect(t)
-		for _, sql := range []string{
-			"create function tenant() returns void language plpgsql as $$ begin perform set_config('app.tenant', 'a', false); end $$",
-			"create function unlocks() returns void language sql as 'select pg_advisory_unlock_all()'",
-			"create table advisory_unlock_log (a int)", `create table U&"\0061" (a int)`, "select tenant(), unlocks()",
-			enter,
-		} {
-			maker.Must(sql)
-			for name, c := range map[string]*client{"a session": other, "a new one": w.connect(t)} {
-				id := "'" + w.Name + "'"
-				c.Must("begin", "insert into jobs values (1)", "prepare transaction "+id, "commit prepared "+id)
-				const seen = "select query from pg_stat_activity where pid = pg_backend_pid()"
-				if got := c.Value(seen); got != seen {
-					t.Errorf("%s, in %s: the server sees %q", sql, name, got)
-				}
-			}
-		}
-	})
-}
-
 // The remains of a failed migration count as no schema: clients without a fence are served,
 // others get WF006.
 func TestASchemaThatIsNotComplete(t *testing.T) {

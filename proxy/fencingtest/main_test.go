@@ -38,8 +38,8 @@ var suite = stack.Suite{
 }
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv(childVariable); role != "" {
-		os.Exit(beChild(role))
+	if upstream := os.Getenv(childVariable); upstream != "" {
+		os.Exit(beChild(upstream))
 	}
 	flag.Parse()
 	everyVersion, oldAndNew = stack.Versions(), stack.OldAndNew

@@ -262,35 +262,6 @@ func (m *matrix) compare(wr writer, before string, accepted bool) {
 	}
 }
 
-// Notifications are sent at the commit, in order, so the listener's own comes last.
-func TestNotifyIsFenced(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		var got []string
-		listener := w.connectTo(t, w.Addr())
-		listener.Must("listen news")
-		c := w.connect(t)
-		for i, carrier := range tokens {
-			for _, p := range protocols {
-				c.Must("set wirefence.token = '" + carrier.fence + "'")
-				stack.WantState(t, p.run(c, fmt.Sprintf("notify news, '%d %s'", i, p.name)), carrier.code, p.name, carrier.name)
-				c.Must("reset wirefence.token")
-				stack.WantState(t, p.run(c, fmt.Sprintf("select pg_notify('news', '%d %s function') /*wirefence.token='%s'*/", i, p.name, carrier.fence)), carrier.code, p.name, carrier.name)
-			}
-		}
-		listener.Must("notify news, 'mark'")
-		listener.Must("select 1")
-		got = append(got, listener.Notified()...)
-		for _, text := range got {
-			if !strings.Contains(text, "0 ") && !strings.Contains(text, "mark") {
-				t.Errorf("a refused NOTIFY was sent: %s", text)
-			}
-		}
-		if len(got) != 2*len(protocols)+1 {
-			t.Errorf("got %q", got)
-		}
-	})
-}
-
 // A FunctionCall runs under the session's fence: outside of a block under a hold, in one behind a
 // check. Once a client has sent one, that check is right behind BEGIN, where libpq's functions for
 // large objects have nothing else.

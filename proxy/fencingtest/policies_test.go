@@ -190,18 +190,6 @@ func TestLargeStatements(t *testing.T) {
 	})
 }
 
-func TestLargeStatementsAfterDiscardAll(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w = w.own(t, proxy.Options{MaxStatement: 4 << 10})
-		c := w.connect(t)
-		for i, p := range protocols {
-			c.Must("discard all")
-			stack.WantState(t, p.run(c, "insert into jobs values (1, '"+strings.Repeat("x", 5<<10)+"')"), "", p.name)
-			w.wantRows(t, i+1)
-		}
-	})
-}
-
 // A resource in shadow mode lets its statements pass. The proxy counts them, and the client
 // sees nothing of it.
 func TestAResourceInShadowMode(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -137,32 +136,6 @@ func TestCancelsGoThroughBoth(t *testing.T) {
 			c.Must(insertOf(34) + comment(34))
 			bystander.Must(insertOf(34) + comment(34))
 			w.wantRowsOf(t, 34, 2)
-		})
-	}
-}
-
-// PgBouncer ends a client that waits too long for a server connection. The others go on.
-func TestAnExhaustedPoolTellsTheClientThatWaits(t *testing.T) {
-	cfg := servers.PgBouncerConfig{PoolMode: "transaction", PoolSize: 2, Settings: map[string]string{"query_wait_timeout": "1"}}
-	for name, chain := range chains {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := chain(t, cfg, proxy.Options{})
-			waiting, first, second := w.connect(t), w.connect(t), w.connect(t)
-			first.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insertOf(34))
-			second.Must("BEGIN", "SET LOCAL wirefence.token = 'orders=34'", insertOf(34))
-			began := time.Now()
-			if got := stack.State(waiting.Simple(insertOf(33) + comment(33))); got != "08P01" {
-				t.Errorf("the client that waits got %q", got)
-			}
-			if d := time.Since(began); d > stack.Patience/2 {
-				t.Errorf("it was told after %s", d)
-			}
-			first.Must("COMMIT")
-			second.Must("COMMIT")
-			w.connect(t).Fails(insertOf(33)+comment(33), "WF001")
-			w.wantRowsOf(t, 34, 2)
-			w.wantRowsOf(t, 33, 0)
 		})
 	}
 }

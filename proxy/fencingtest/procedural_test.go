@@ -3,7 +3,6 @@ package fencingtest
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -52,98 +51,6 @@ func TestCommitInsideAProcedure(t *testing.T) {
 				stack.WantState(t, p.run(c, sql), "", sql, "unfenced", p.name)
 			}
 			w.wantRows(t, rows+4*(i+1))
-		}
-	})
-}
-
-// batches hold a CALL; "" is a Sync.
-var batches = [][]string{
-	{"call proc()", ""},
-	{"call proc()", "call proc()", "insert into jobs values (1)", ""},
-	{"insert into jobs values (1)", "call proc()", ""},
-	{"call proc()", "select 1/0", ""},
-	{"call committing()", "", "insert into jobs values (1)", ""},
-	{"call committing()", "insert into jobs values (1)", "", "call proc()", ""},
-	{"begin", "call proc()", ""},
-	{"begin", "", "call proc()", ""},
-	{"begin", "call proc()", "", "rollback", ""},
-	{"begin", "insert into jobs values (1)", "commit", "call proc()", ""},
-	{"begin", "insert into jobs values (1)", "commit and chain", "call proc()", ""},
-	{"begin", "insert into jobs values (1)", "commit and chain", "call proc()", "", "rollback", ""},
-	{"begin", "insert into jobs values (1)", "rollback and chain", "call proc()", "", "rollback", ""},
-	{"call proc()", "begin", "insert into jobs values (1)", "", "rollback", ""},
-	{"call proc()", "commit", "insert into jobs values (1)", ""},
-	{"call proc()", "select 1/0", "commit", ""},
-	{"call committing()", "rollback", "", "insert into jobs values (1)", ""},
-	{"call proc()", "select 1/0", "begin", "insert into jobs values (1)", "commit", ""},
-	{"call proc()", "commit", "select 1/0", ""},
-	{"call proc()", "commit", "begin", "select 1/0", ""},
-	{"call proc()", "commit", "start transaction", "insert into jobs values (1)", ""},
-}
-
-// played is what a client sees of a batch, and the rows that it leaves.
-type played struct {
-	states []string
-	status byte
-	rows   int
-}
-
-func (w *world) playsBatch(t *testing.T, c *client, batch []string) (p played) {
-	t.Helper()
-	syncs := 0
-	for _, sql := range batch {
-		if sql == "" {
-			syncs++
-		}
-	}
-	p.states = stack.States(c.Exchange(syncs, pipelined(batch...)...))
-	p.status = c.TxStatus()
-	_ = c.Simple("commit")
-	p.rows = w.rows(t)
-	w.Exec(t, "truncate jobs")
-	c.Close()
-	return p
-}
-
-// Under a hold a batch with a CALL has the same result as direct. Without a hold it may be
-// refused. A stale session leaves no row.
-func TestCallInPipelines(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, w *world) {
-		for _, batch := range batches {
-			want := w.playsBatch(t, w.connectTo(t, w.Addr()), batch)
-			c := w.connect(t, "wirefence.token", "orders=34")
-			if w.busy {
-				w.warm("", c)
-			}
-			got := w.playsBatch(t, c, batch)
-			same := slices.Equal(got.states, want.states) && got.status == want.status && got.rows == want.rows
-			if !same && (w.busy || !slices.Contains(got.states, "WF006")) {
-				t.Errorf("%q: got %v, direct %v", batch, got, want)
-			}
-			c = w.connect(t, "wirefence.token", stale)
-			got = w.playsBatch(t, c, batch)
-			if got.rows != 0 || len(got.states) == 0 || got.states[0] != "WF001" && got.states[0] != "WF006" {
-				t.Errorf("%q, stale: %v", batch, got)
-			}
-			if free := w.playsBatch(t, w.connect(t), batch); !slices.Equal(free.states, want.states) || free.status != want.status || free.rows != want.rows {
-				t.Errorf("%q, unfenced: %v, direct %v", batch, free, want)
-			}
-		}
-	})
-}
-
-// The proxy takes a hold ahead of a batch for the fence of its first message. A DO with a fence
-// in a comment behind a message without one is refused: at its Parse if the fence is stale,
-// else at its Execute.
-func TestCommentBehindACallThatCarriesNothing(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, w *world) {
-		for token, state := range map[string]string{stale: "WF001", "orders=34": "WF006"} {
-			c := w.connect(t)
-			c.Must("set wirefence.token = ''")
-			all := c.Exchange(1, slices.Concat(stack.Unnamed("do 'begin end'"),
-				stack.Unnamed("do $$ begin "+insert+"; end $$ /*wirefence.token='"+token+"'*/"), []pgproto3.FrontendMessage{&pgproto3.Sync{}})...)
-			stack.WantState(t, stack.Err(all), state, token)
-			w.wantRows(t, 0)
 		}
 	})
 }
@@ -231,38 +138,6 @@ func endedBlock(c *client) {
 		c.T.Errorf("transaction status %c behind a refused PREPARE TRANSACTION", c.TxStatus())
 	}
 	c.Must("begin", "select 1", "commit")
-}
-
-// A client whose chain of transactions in one text or pipeline is over may run commands that
-// need a hold.
-func TestVacuumBehindAChain(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		w = w.own(t, proxy.Options{Hold: time.Second})
-		for _, chain := range []func(c *client){
-			func(c *client) { c.Must("begin", "commit and chain", "commit") },
-			func(c *client) { c.Must("begin; select 1; commit; begin", "commit") },
-			func(c *client) {
-				c.Exchange(1, pipelined("begin", "select 1", "commit", "begin", "")...)
-				c.Must("commit")
-			},
-			func(c *client) {
-				c.Exchange(1, pipelined("begin", "select 1/0", "")...)
-				c.Exchange(1, pipelined("rollback", "begin", "select 1", "")...)
-				c.Must("rollback")
-			},
-		} {
-			for _, fence := range []string{"orders=34", ""} {
-				c := w.connect(t, "wirefence.token", fence)
-				chain(c)
-				for _, p := range protocols {
-					for _, sql := range []string{"vacuum cell", "call proc()", "do $$ begin end $$", "analyze cell"} {
-						stack.WantState(t, p.run(c, sql), "", p.name, sql)
-					}
-				}
-				c.Close()
-			}
-		}
-	})
 }
 
 // Texts of pools between two users reset a stale session, whatever the order of their parts.

@@ -100,3 +100,20 @@ func overdue(t *testing.T) {
 	end := time.Now().Add(suite.Options.Hold)
 	stack.Eventually(t, "the period of the hold is over", func() bool { return time.Now().After(end) })
 }
+
+// back makes 34 the current token again.
+func (w *world) back(t *testing.T) {
+	t.Helper()
+	w.Exec(t, "UPDATE wirefence.resource_locks SET last_token = 34 WHERE resource_id = 'orders'")
+}
+
+// wantRefused fails the test if a stale session's insert goes through.
+func (w *world) wantRefused(t *testing.T, about string, c *client, insert string) {
+	t.Helper()
+	before := w.rows(t)
+	stack.WantState(t, c.Simple(insert), "WF001", about)
+	stack.WantState(t, c.Extended(insert), "WF001", about)
+	if after := w.rows(t); after != before {
+		t.Errorf("%s: %d stale rows", about, after-before)
+	}
+}

@@ -14,6 +14,10 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
+// unlockByKey releases the locks that the session holds, by the keys in pg_locks.
+const unlockByKey = `SELECT pg_advisory_unlock_shared(classid::bigint << 32 | objid::bigint) FROM pg_locks
+	WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid = 1`
+
 // trafficTexts are the statements that clients draw, by how often. {token} is a token; a
 // text with a comment carries it as its fence.
 var trafficTexts = []struct {

@@ -2,12 +2,8 @@ package fencingtest
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/internal/stack"
 )
@@ -68,28 +64,6 @@ func TestHowOftenIsChecked(t *testing.T) {
 	})
 }
 
-// A takeover waits for a transaction that has written until preempt_after, then ends it.
-func TestZombieInAnOpenTransactionIsEnded(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		for i, isolation := range isolations {
-			resource := fmt.Sprintf("orders:%d", i)
-			w.Seal(t, resource, 33)
-			w.preempt(t, "200 ms")
-			c := w.connect(t, "user", "app")
-			c.Must("set wirefence.token = '"+resource+"=33'", "begin isolation level "+isolation, insert)
-			began := time.Now()
-			w.Seal(t, resource, 34)
-			if took := time.Since(began); took < 200*time.Millisecond || took > 10*time.Second {
-				t.Errorf("%s: sealed after %v", isolation, took)
-			}
-			if err := c.Simple("commit"); err == nil {
-				t.Errorf("%s: the zombie's COMMIT succeeded", isolation)
-			}
-		}
-		w.wantRows(t, 0)
-	})
-}
-
 // A transaction that gets its first fence is refused if that is stale, even if its snapshot is
 // older than the newer token.
 //
@@ -114,30 +88,6 @@ func TestTokenThatWentStaleInAnOpenTransaction(t *testing.T) {
 			}
 		}
 		w.wantRows(t, 0)
-	})
-}
-
-// A READ ONLY transaction is refused too if its snapshot is older than the newer token.
-func TestTokenThatWentStaleInAReadOnlyTransaction(t *testing.T) {
-	onBoth(t, everyVersion, func(t *testing.T, w *world) {
-		for i, isolation := range isolations[1:] {
-			for _, p := range protocols[:2] {
-				for _, sql := range []string{"select 1", "notify news", "select pg_logical_emit_message(true, 'stale', 'stale')", "select count(*) from cell"} {
-					resource := fmt.Sprintf("%s:%d", p.name, i)
-					token := stack.Value[int64](t, w.DB, "select coalesce(max(last_token), 33) + 1 from wirefence.resource_locks where resource_id = $1", resource)
-					w.Seal(t, resource, token)
-					c := w.begins(t)
-					c.Must("begin isolation level "+isolation+" read only", "select * from cell")
-					w.Seal(t, resource, token+1)
-					c.Must(fmt.Sprintf("set local wirefence.token = '%s=%d'", resource, token))
-					stack.WantState(t, p.run(c, sql), "40001", isolation, p.name, sql)
-					c.Must("rollback", fmt.Sprintf("begin isolation level %s read only; set local wirefence.token = '%s=%d'", isolation, resource, token+1))
-					stack.WantState(t, p.run(c, sql), "", isolation, p.name, sql)
-					c.Must("commit")
-					c.Close()
-				}
-			}
-		}
 	})
 }
 
@@ -214,120 +164,5 @@ func TestSavepointsLoseTheirCheck(t *testing.T) {
 			}
 		}
 		w.wantRows(t, 0)
-	})
-}
-
-func TestPipelines(t *testing.T) {
-	const good, bad = " /*wirefence.token='orders=34'*/", " /*wirefence.token='orders=33'*/"
-	const write = "insert into jobs values (34)"
-	for _, c := range []struct {
-		name  string
-		sql   []string // "" is a Sync
-		codes []string
-		rows  int
-	}{
-		{"one batch", []string{write + good, write + good, ""}, nil, 2},
-		{"an error of the client's behind a write", []string{write + good, "select 1/0", write + good, ""}, []string{"22012"}, 0},
-		{"a refusal behind an unfenced write", []string{write, write + bad, write, ""}, []string{"WF001"}, 0},
-		{"a refusal behind a write", []string{write + good, write + bad, write + good, ""}, []string{"WF001"}, 0},
-		{"the first batch fails", []string{"select 1/0", write + good, "", write + good, "", write + bad, ""}, []string{"22012", "WF001"}, 1},
-		{"the first batch is refused", []string{write + bad, "", write + good, "", write + bad, ""}, []string{"WF001", "WF001"}, 1},
-		{"malformed in the middle", []string{write + good, "", write, write + " /*wirefence.token='x'*/", "", write + good, ""}, []string{"WF004"}, 2},
-		{"a block over batches", []string{"begin", "", write + good, "", write + good, "", "commit", ""}, nil, 2},
-		{"a refused block over batches", []string{"begin", "", write + good, "", write + bad, "", "commit", ""}, []string{"WF001"}, 0},
-		{"a block that fails and its successor", []string{"begin", "select 1/0", "", "rollback", "", write + bad, "", write + good, ""}, []string{"22012", "WF001"}, 1},
-		{"a block that ends in the batch", []string{"begin", write + good, "commit", write + bad, ""}, []string{"WF001"}, 1},
-		{"a variable that is set on the way", []string{"set wirefence.token = 'orders=33'", "", write, ""}, []string{"WF001"}, 0},
-		{"a variable that is set in the batch", []string{"set wirefence.token = 'orders=33'", write, "", write, ""}, []string{"WF001"}, 1},
-		{"a variable that is reset on the way", []string{"set wirefence.token = 'orders=33'", "", "reset wirefence.token", "", write, ""}, nil, 1},
-		{"DISCARD ALL between writes", []string{write + good, "", "discard all", "", write + good, "", write + bad, ""}, []string{"WF001"}, 2},
-		{"DEALLOCATE ALL between writes", []string{write + good, "", "deallocate all", write + good, "", write + bad, ""}, []string{"WF001"}, 2},
-		{"VACUUM between writes", []string{write + good, "", "vacuum cell", "", write + bad, ""}, []string{"WF001"}, 1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			onEach(t, oldAndNew, func(t *testing.T, w *world) {
-				syncs := 0
-				for _, sql := range c.sql {
-					if sql == "" {
-						syncs++
-					}
-				}
-				client := w.connect(t)
-				all := client.Exchange(syncs, pipelined(c.sql...)...)
-				if got := stack.States(all); !slices.Equal(got, c.codes) {
-					t.Errorf("got %q, want %q", got, c.codes)
-				}
-				w.wantRows(t, c.rows)
-				client.Must("rollback", "reset wirefence.token")
-				client.Fails(insert+bad, "WF001")
-			})
-		})
-	}
-}
-
-// A client that drops all prepared statements drops the proxy's check too, which is prepared
-// again.
-func TestDroppedCheck(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		const behindAnError = "insert into later values (1); set transaction read only; deallocate all" // whose COMMIT fails
-		for _, drop := range []string{"discard all", "deallocate all", "deallocate prepare all", "select 1; deallocate all", behindAnError, "do $$ begin execute 'deallocate all'; end $$"} {
-			c := w.connect(t)
-			for _, p := range protocols[:2] {
-				if p.name == "extended" && (drop[0] == 's' || drop == behindAnError) || drop[:2] == "do" && !w.busy {
-					continue
-				}
-				c.Must("set wirefence.token = 'orders=34'")
-				stack.WantState(t, c.Extended("insert into jobs values (34)"), "", drop)
-				stack.WantState(t, p.run(c, drop), map[string]string{behindAnError: "25006"}[drop], drop)
-				c.Must("set wirefence.token = 'orders=34'")
-				if drop[0] == 'd' && drop[1] == 'o' {
-					// The proxy cannot foresee this: the write may fail, but not pass.
-					_ = c.Extended("insert into jobs values (34)")
-				}
-				stack.WantState(t, c.Extended("insert into jobs values (34)"), "", drop)
-				c.Must("set wirefence.token = '" + stale + "'")
-				stack.WantState(t, c.Extended(insert), "WF001", drop)
-			}
-		}
-	})
-}
-
-// The proxy judges statements and portals at each execution.
-func TestStatementsAreCheckedAtEachExecution(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.unseal(t)
-		w.Seal(t, "orders", 33)
-		c := w.connect(t)
-		sync := &pgproto3.Sync{}
-		c.Exchange(1, &pgproto3.Parse{Name: "w", Query: insert}, &pgproto3.Parse{Name: "f", Query: insert + " /*wirefence.token='orders=33'*/"}, sync)
-		w.Seal(t, "orders", 34)
-		run := func(name, want string) {
-			t.Helper()
-			stack.WantState(t, stack.Err(c.Exchange(1, &pgproto3.Bind{PreparedStatement: name}, &pgproto3.Execute{}, sync)), want, name)
-		}
-		run("f", "WF001")
-		c.Must("set wirefence.token = '" + stale + "'")
-		run("w", "WF001")
-		run("f", "WF001")
-		c.Must("begin")
-		run("w", "WF001")
-		c.Must("rollback", "set wirefence.token = 'orders=34'")
-		run("f", "WF001")
-		w.wantRows(t, 0)
-		run("w", "")
-		w.wantRows(t, 1)
-		w.Seal(t, "orders", 35)
-		run("w", "WF001")
-		// A portal that is suspended and goes on behind a savepoint.
-		c.Must("set wirefence.token = 'orders=35'", "begin", "savepoint a")
-		all := c.Exchange(1, &pgproto3.Parse{Query: "select writes(a) from generate_series(1, 4) a"}, &pgproto3.Bind{DestinationPortal: "p"},
-			&pgproto3.Execute{Portal: "p", MaxRows: 2}, sync)
-		if !strings.Contains(stack.Types(all), "s") {
-			t.Errorf("got %v", all)
-		}
-		c.Must("set local wirefence.token = '" + stale + "'")
-		stack.WantState(t, stack.Err(c.Exchange(1, &pgproto3.Execute{Portal: "p", MaxRows: 1}, sync)), "WF001")
-		c.Must("rollback")
-		w.wantRows(t, 1)
 	})
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
@@ -37,10 +36,10 @@ func TestUnconfirmedSessionsEnd(t *testing.T) {
 		const bound = 2 * time.Second // a busy machine may not confirm for a second
 		var witness said
 		w = w.own(t, proxy.Options{Hold: w.period(), DatabaseURL: w.URL(w.Name), Witness: &witness, WitnessBound: bound})
-		confirmed := func(want float64) {
+		confirmed := func(want int) {
 			t.Helper()
 			stack.Eventually(t, "the metric changes", func() bool {
-				return gauge(t, w.metrics, "wirefence_upstream_confirmed") == want
+				return w.metric(t, "wirefence_upstream_confirmed", nil) == want
 			})
 		}
 		ready := func() string {
@@ -86,21 +85,4 @@ func TestUnconfirmedSessionsEnd(t *testing.T) {
 		confirmed(1)
 		w.fenced(t, "orders=34").Must(insertOf(34), insertOf(34))
 	})
-}
-
-// gauge returns the sum of a gauge's values.
-func gauge(t *testing.T, registry *prometheus.Registry, name string) (sum float64) {
-	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name {
-			for _, m := range f.Metric {
-				sum += m.GetGauge().GetValue()
-			}
-		}
-	}
-	return sum
 }

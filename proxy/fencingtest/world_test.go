@@ -91,31 +91,10 @@ func (w *world) at(addr string) *world {
 // checks is how many checks the proxy has put in.
 func (w *world) checks(t testing.TB) int { return w.metric(t, "wirefence_checks_total", nil) }
 
-// metric sums a counter, a gauge or a histogram's count over the series that have all the
-// labels.
-func (w *world) metric(t testing.TB, name string, labels map[string]string) (sum int) {
+// metric is a metric of the test's own proxy.
+func (w *world) metric(t testing.TB, name string, labels map[string]string) int {
 	t.Helper()
-	families, err := w.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != name {
-			continue
-		}
-		for _, m := range f.Metric {
-			matches := 0
-			for _, l := range m.Label {
-				if want, asked := labels[l.GetName()]; asked && want == l.GetValue() {
-					matches++
-				}
-			}
-			if matches == len(labels) {
-				sum += int(m.GetCounter().GetValue()+m.GetGauge().GetValue()) + int(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return sum
+	return int(stack.Metric(t, w.metrics, name, labels))
 }
 
 // count is the one number of a query by the superuser.

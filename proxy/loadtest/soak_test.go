@@ -276,21 +276,11 @@ func (s *soak) counted(t *testing.T) {
 	}
 }
 
-// metric returns a gauge's or a counter's value, summed over its labels and the proxies.
+// metric sums a metric over the proxies.
 func (s *soak) metric(t *testing.T, name string) (sum float64) {
 	t.Helper()
 	for _, registry := range s.registries {
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == name {
-				for _, m := range f.GetMetric() {
-					sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
-				}
-			}
-		}
+		sum += stack.Metric(t, registry, name, nil)
 	}
 	return sum
 }

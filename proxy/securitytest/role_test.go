@@ -140,29 +140,6 @@ func TestRolesAreAskedForByEveryRoute(t *testing.T) {
 	}
 }
 
-// The primary dies and the standby is promoted: new sessions find it at once,
-// and cancel requests reach it.
-func TestFailover(t *testing.T) {
-	t.Parallel()
-	primary, standby := couple(t)
-	addr := stack.Proxy(t, primary, proxy.Options{
-		Upstream: both(primary, standby, "target_session_attrs=read-write"), DatabaseURL: primary.URL("postgres"),
-	})
-	alice := "user=alice password='open sesame'"
-	wants(t, "before", psql(t, addr, alice, whichPort), fmt.Sprint(primary.Port))
-	primary.Kill()
-	wants(t, "between", psql(t, addr, alice, whichPort), "could not connect to the upstream server")
-	if err := standby.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	got := ""
-	for end := time.Now().Add(stack.Patience); got != fmt.Sprint(standby.Port) && time.Now().Before(end); {
-		got = psql(t, addr, alice, whichPort)
-	}
-	wants(t, "after", got, fmt.Sprint(standby.Port))
-	wants(t, "a write", psql(t, addr, alice, "CREATE TEMP TABLE t AS SELECT 1; SELECT 'written'"), "written")
-}
-
 // A server that shuts down is passed over for the next. One that refuses for
 // another reason is not: that is the client's answer.
 func TestServersThatRefuse(t *testing.T) {

@@ -108,7 +108,7 @@ func TestSilentConnections(t *testing.T) {
 			if said := firstWords(t, oldest); said != "" {
 				wants(t, "the one that gives way", said, "SFATAL\x00", "C53300\x00")
 			}
-			if n := rejected(t, registry); n < 40 { // 200 less 120 in all, or 20 that are served
+			if n := stack.Metric(t, registry, "wirefence_rejected_connections_total", nil); n < 40 { // 200 less 120 in all, or 20 that are served
 				t.Errorf("%v connections have given way", n)
 			}
 		})
@@ -165,21 +165,4 @@ func TestLoginsThatGoOnDontGiveWay(t *testing.T) {
 	for _, conn := range all {
 		wants(t, "the others", words(t, conn), "C57P03\x00")
 	}
-}
-
-// rejected is how many connections were rejected, for whatever reason.
-func rejected(t *testing.T, registry *prometheus.Registry) (n float64) {
-	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "wirefence_rejected_connections_total" {
-			for _, m := range f.GetMetric() {
-				n += m.GetCounter().GetValue()
-			}
-		}
-	}
-	return n
 }

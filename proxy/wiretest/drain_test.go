@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgproto3"
+
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
@@ -34,10 +36,17 @@ func TestDrain(t *testing.T) {
 	t.Parallel()
 	pl := at(t, 15)
 	r := start(t, "postgres://"+pl.Addr()+"/", proxy.Options{DrainTimeout: time.Minute})
+	physical, logical := streams(t, pl, r.Addr)
 	idle, busy, batch, query := login(t, pl, r.Addr), login(t, pl, r.Addr), login(t, pl, r.Addr), login(t, pl, r.Addr)
 	fenced := login(t, pl, r.Addr, "options", "-c wirefence.token=orders=34")
+	listening, held, copying := login(t, pl, r.Addr), login(t, pl, r.Addr), login(t, pl, r.Addr)
+	listening.query("LISTEN news")
+	held.query("DECLARE held CURSOR WITH HOLD FOR SELECT generate_series(1, 9)")
+	copying.Send(q("COPY t FROM STDIN"))
+	copying.Until("G")
 	busy.query("BEGIN")
 	busy.query("INSERT INTO t VALUES (1, 'busy')")
+	busy.query("DECLARE c CURSOR FOR SELECT generate_series(1, 9)")
 	fenced.query("BEGIN")
 	fenced.query("INSERT INTO t VALUES (4, 'fenced')")
 	batch.Send(append(run("INSERT INTO t VALUES (2, 'batch')"), flush)...)
@@ -46,20 +55,25 @@ func TestDrain(t *testing.T) {
 	query.Send(q("INSERT INTO t SELECT 3, 'query' FROM pg_advisory_xact_lock(20)"))
 	pl.Becomes(t, "1", "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
 	r.Drain()
-	if e := idle.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
-		t.Errorf("an idle session ends with %s", e)
+	for name, p := range map[string]*peer{"that is idle": idle, "that listens": listening, "with a held cursor": held, "with a physical stream": physical, "with a logical one": logical} {
+		if e := p.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") {
+			t.Errorf("a session %s ends with %s", name, e)
+		}
 	}
 	if conn, err := net.DialTimeout("tcp", r.Addr, time.Second); err == nil {
 		conn.Close()
 		t.Error("a new client is accepted during the drain")
 	}
 	busy.query("INSERT INTO t VALUES (5, 'busy')")
+	busy.query("FETCH 3 FROM c")
 	busy.query("COMMIT")
+	copying.Send(data("6\tcopy\n"), copyDone)
+	copying.Ready(1)
 	fenced.query("COMMIT")
 	batch.Send(sync_)
 	batch.Ready(1)
 	pl.Exec(t, "SELECT pg_advisory_unlock(20)")
-	for _, p := range []*peer{busy, fenced, batch, query} {
+	for _, p := range []*peer{busy, fenced, batch, query, copying} {
 		if e := p.last(); !strings.HasPrefix(e, "E SFATAL | VFATAL | C57P01") || p.fatals() != 1 {
 			t.Errorf("a session ends with %s", e)
 		}
@@ -67,9 +81,23 @@ func TestDrain(t *testing.T) {
 	if err := r.Wait(); err != nil {
 		t.Errorf("Serve returns %v", err)
 	}
-	if rows := pl.rows(t); rows != "1:busy 2:batch 3:query 4:fenced 5:busy" {
+	if rows := pl.rows(t); rows != "1:busy 2:batch 3:query 4:fenced 5:busy 6:copy" {
 		t.Errorf("t holds %s", rows)
 	}
+}
+
+// streams begins a stream of each kind of replication. A slot is made when the transactions of
+// before have ended.
+func streams(t *testing.T, pl *place, addr string) (physical, logical *peer) {
+	t.Helper()
+	physical, logical = login(t, pl, addr, "replication", "true"), login(t, pl, addr, "replication", "database")
+	system := physical.Exchange(1, q("IDENTIFY_SYSTEM"))[1].Backend().(*pgproto3.DataRow)
+	logical.query("CREATE_REPLICATION_SLOT drained TEMPORARY LOGICAL test_decoding")
+	for p, start := range map[*peer]string{physical: "PHYSICAL " + string(system.Values[2]), logical: "SLOT drained LOGICAL 0/0"} {
+		p.Send(q("START_REPLICATION " + start))
+		p.Until("W")
+	}
+	return physical, logical
 }
 
 // A transaction that doesn't end is closed after DrainTimeout, with nothing

@@ -108,6 +108,26 @@ func TestFilesOfTheDefinitionExist(t *testing.T) {
 	}
 }
 
+// What has a version of its own in the tree has the same one.
+func TestVersionsAgree(t *testing.T) {
+	t.Parallel()
+	versions := map[string][]string{}
+	for file, pattern := range map[string]string{
+		"clients/python/pyproject.toml": `(?m)^version = "(.+)"$`, "clients/typescript/package.json": `(?m)^  "version": "(.+)",$`,
+		"clients/java/pom.xml": `(?m)^  <version>(.+)</version>$`, "clients/ruby/wirefence.gemspec": `spec\.version = "(.+)"`,
+		"clients/rust/Cargo.toml": `(?m)^version = "(.+)"$`, "deploy/helm/wirefence/Chart.yaml": `(?m)^version: (.+)$`,
+	} {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(read(t, file))
+		if found == nil {
+			t.Fatalf("%s has no version", file)
+		}
+		versions[found[1]] = append(versions[found[1]], file)
+	}
+	if len(versions) != 1 {
+		t.Errorf("the versions are %v", versions)
+	}
+}
+
 // The image of a release behaves as the one that is built from source.
 func TestImagesAgree(t *testing.T) {
 	t.Parallel()

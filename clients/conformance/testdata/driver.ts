@@ -1,10 +1,19 @@
 // Does what the cases say with the client for TypeScript. Each line of its input is a step, and
 // each line of its output what came of it.
+import { register } from "node:module";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import pg from "pg";
 import * as wirefence from "wirefence";
+
+if (process.argv.includes("without pg")) {
+  // The client doesn't find it, and this program does.
+  register(`data:text/javascript,export async function resolve(name, from, next) {
+    if (name === "pg" && from.parentURL.includes("/wirefence/")) throw new Error("it is not installed");
+    return next(name, from);
+  }`);
+}
 
 type Step = Record<string, any>;
 type Outcome = Record<string, unknown>;

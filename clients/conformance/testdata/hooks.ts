@@ -58,6 +58,9 @@ await client.withLease("hook ä%", {}, async (lease) => {
     assert.deepEqual((await pool.query("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%wirefence.token=%'")).rows, []);
     const cursor = { text: "SELECT 1", submit: () => undefined };
     assert.throws(() => fenced(pool, lease).query(cursor), TypeError);
+    const callback = (): void => undefined;
+    assert.throws(() => fenced(pool, lease).query(insert, ["book"], callback), TypeError);
+    assert.throws(() => fenced(pool, lease).query("SELECT 1", callback), TypeError);
     const caught = transaction(pool, lease, (open) => open.query("SELECT 1/0").catch(() => undefined));
     await assert.rejects(caught, /rolled back/);
     // A session that ends while its transaction is idle, as a takeover ends it, is an error of

@@ -2,6 +2,8 @@
 transaction: DATABASE_URL is of an application's role, LEASES_URL of one with wirefence_issuer."""
 
 import asyncio
+import contextlib
+import io
 import os
 import sys
 
@@ -188,11 +190,66 @@ def with_sqlalchemys_async_engine(lease):
     asyncio.run(by_sqlalchemys_async_engine(lease))
 
 
+def past_psycopgs_cursor(lease):
+    """`cursor.connection`"""
+    with psycopg.connect(URL) as connection:
+        wirefence.psycopg.cursor(connection, lease).connection.execute(INSERT)
+
+
+def past_sqlalchemy(lease):
+    """`engine.raw_connection()`"""
+    with wirefence.sqlalchemy.fenced(engine, lease), contextlib.closing(engine.raw_connection()) as connection:
+        connection.cursor().execute(INSERT)
+
+
+def past_sqlalchemys_connection(lease):
+    """`connection.connection`"""
+    with wirefence.sqlalchemy.fenced(engine, lease), engine.begin() as connection:
+        connection.connection.cursor().execute(INSERT)
+
+
+def past_sqlalchemys_begin(lease):
+    """a `COMMIT` in a text"""
+    with wirefence.sqlalchemy.fenced(engine, lease), engine.begin() as connection:
+        connection.execute(sqlalchemy.text("COMMIT"))
+        connection.execute(sqlalchemy.text(INSERT))
+
+
+def past_sqlalchemy_in_autocommit(lease):
+    """the isolation level `AUTOCOMMIT`, under a lease by SQL"""
+    with wirefence.sqlalchemy.fenced(engine, lease):
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(sqlalchemy.text(INSERT))
+
+
+def past_django(lease):
+    """`cursor.callproc`"""
+    with wirefence.django.fenced(lease), django.db.connection.cursor() as cursor:
+        cursor.callproc("add_total")
+
+
+def past_django_by_copy(lease):
+    """`cursor.copy_expert`, and psycopg 3's `cursor.copy`"""
+    with wirefence.django.fenced(lease), django.db.connection.cursor() as cursor:
+        if hasattr(cursor.cursor, "copy_expert"):
+            cursor.copy_expert("COPY totals (host) FROM STDIN", io.StringIO("book\n"))
+        else:
+            with cursor.copy("COPY totals (host) FROM STDIN") as copying:
+                copying.write("book\n")
+
+
+def past_djangos_connection(lease):
+    """the driver's connection, `connection.connection`"""
+    with wirefence.django.fenced(lease), django.db.connection.connection.cursor() as cursor:
+        cursor.execute(INSERT)
+
+
 def refused(kind, hook, lease):
     try:
         hook(lease)
-    except kind as error:
-        assert NIGHTLY in str(error), error
+    except Exception as error:
+        told = wirefence.refusal(error) or error
+        assert isinstance(told, kind) and NIGHTLY in str(told), error
         return
     raise AssertionError(f"{hook.__name__} was not refused")
 
@@ -211,6 +268,10 @@ def unfenced():
 
 client = wirefence.Client(LEASES, ttl=60)
 for name, hook in list(globals().items()):
+    if name.startswith("past_"):
+        print(name, flush=True)
+        with client.lease(NIGHTLY, wait=10) as lease:
+            refused(wirefence.TokenRequired, hook, lease)
     if name.startswith("with_"):
         print(name, flush=True)
         with client.lease(NIGHTLY, wait=10) as lease:

@@ -34,6 +34,23 @@ const hooks: ((lease: Lease) => Promise<unknown>)[] = [
     }),
 ];
 
+// Ways past a hook.
+const past: Record<string, (lease: Lease) => Promise<unknown>> = {
+  "`pool.connect()`": async (lease) => {
+    void fencedPg.fenced(pool, lease);
+    const own = await pool.connect();
+    return own.query(insert).finally(() => own.release());
+  },
+  "a query of the pool's own in `work`": (lease) => {
+    const other = new pg.Pool({ connectionString: process.env["DATABASE_URL"] });
+    return fencedPg.transaction(other, lease, () => other.query(insert)).finally(() => other.end());
+  },
+  "a query of `sql` itself in `work`": (lease) => {
+    const other = postgres(process.env["DATABASE_URL"]!, { max: 2, ssl: false, prepare: false });
+    return fencedPostgres.transaction(other, lease, async () => other.unsafe(insert)).finally(() => other.end());
+  },
+};
+
 const client = new Client(process.env["LEASES_URL"]!, { ttl: 60 });
 for (const hook of hooks) {
   await client.withLease(nightly, { wait: 10 }, async (lease) => {
@@ -44,5 +61,9 @@ for (const hook of hooks) {
     await operator.query("SELECT wirefence.revoke($1)", [nightly]);
     await assert.rejects(hook(lease), StaleToken);
   });
+}
+for (const [way, write] of Object.entries(past)) {
+  const refused = (error: unknown): boolean => refusal(error) instanceof TokenRequired || error instanceof TokenRequired;
+  await client.withLease(nightly, { wait: 10 }, (lease) => assert.rejects(write(lease), refused, way));
 }
 await Promise.all([pool.end(), sql.end(), operator.end()]);

@@ -1,7 +1,7 @@
 """Leases with fencing tokens of a Wirefence proxy, and claims of rows: docs/reference/clients.md.
 
-The modules wirefence.psycopg, wirefence.sqlalchemy and wirefence.django put the fence
-into what a driver sends.
+The modules wirefence.psycopg, wirefence.asyncpg, wirefence.sqlalchemy, wirefence.django and wirefence.langgraph
+put the fence into what a driver sends.
 """
 
 from .client import Client as Client, Leasing as Leasing

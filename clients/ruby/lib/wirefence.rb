@@ -33,6 +33,7 @@ module Wirefence
       lease = Lease.new(resource, holder, ttl)
       held.push(lease)
       begin
+        lease.check! # its grant may have come too late
         result = yield lease
         lease.check!
         result
@@ -70,13 +71,14 @@ module Wirefence
       if [ActiveRecord::Base, Wirefence.leases].any? { |model| model.connection_pool.active_connection?&.transaction_open? }
         raise "take the lease of #{resource} outside a transaction"
       end
-      @resource, @ttl, @lock, @given_back = resource, ttl, Mutex.new, ConditionVariable.new
+      @resource, @ttl, @lock, @changed, @process = resource, ttl, Mutex.new, ConditionVariable.new, Process.pid
       began = now
       grant = query("SELECT grant_id, token, held_by FROM wirefence.acquire($1, $2, make_interval(secs => $3))", resource, holder, ttl.to_f)
       raise LeaseHeld, "#{resource} is held by #{grant["held_by"] || "another"}" unless grant["token"]
       @grant_id = grant["grant_id"]
       @fence = "#{resource.b.gsub(%r{[^A-Za-z0-9_.:/-]}n) { |byte| format("%%%02X", byte.ord) }}=#{grant["token"]}"
-      @ends, @granted = began + allowed, now
+      confirm(began)
+      @granted = now
       @keeper = Thread.new { keep }
     end
 
@@ -85,61 +87,81 @@ module Wirefence
 
     # Raises LeaseLost if the lease has ended. Call it between the parts of long work.
     def check!
-      raise LeaseLost, "the lease of #{@resource} has ended#{": #{@lost}" if @lost}" if @lost || now >= @ends
+      raise LeaseLost, "the lease of #{@resource} has ended: #{@lost || "it was not renewed in time"}" if ended?
     end
 
-    # Gives the lease back, or leaves it taken until so many seconds after its grant, once. If that fails, it expires by
-    # itself.
+    # Gives the lease back, or leaves it taken until so many seconds after its grant, once. If that fails, or has no answer
+    # a second behind the lease's end, it expires by itself. A forked process leaves the lease to its parent.
     def release(keep_for: 0)
-      @lock.synchronize do # a renewal under way would come behind this
-        next if @over
-        left = @lost || now >= @ends ? 0 : @granted + keep_for.to_f - now
-        @over, @lost = true, "it was given back"
-        @given_back.signal
-        if left > 0
-          query("SELECT wirefence.renew($1, $2, make_interval(secs => $3))", @resource, @grant_id, left)
-        else
-          query("SELECT wirefence.release($1, $2)", @resource, @grant_id)
-        end
+      return if @process != Process.pid
+      left = @lock.synchronize do
+        return if @over
+        @over = true
+        @changed.wait(@lock, @ends - now) while @asking && keep_for.to_f > 0 && !ended? # that would shorten the time
+        ended? ? 0 : @granted + keep_for.to_f - now
+      ensure
+        @lost ||= "it was given back"
+        @changed.broadcast
+      end
+      patience = [@ends - now, 1].max
+      if left > 0
+        ask(patience, "SELECT wirefence.renew($1, $2, make_interval(secs => $3))", @resource, @grant_id, left)
+      else
+        ask(patience, "SELECT wirefence.release($1, $2)", @resource, @grant_id)
       end
     rescue StandardError => e
       warn "cannot release lease of #{@resource}: #{e.message}"
-    ensure
-      @keeper.join
     end
 
     private
 
+    def ended? = !@lost.nil? || now >= @ends
+
     def keep
+      loop do
+        @lock.synchronize do
+          @changed.wait(@lock, @renew_at - now) while !ended? && now < @renew_at
+          return if ended? # one that has ended doesn't come back
+          @asking = true
+        end
+        renew
+      end
+    end
+
+    # A try takes half of the time that is left, so that another fits in.
+    def renew
+      began, held = now, nil
+      held = ask((@ends - began) / 2, "SELECT wirefence.renew($1, $2, make_interval(secs => $3))::text AS held", @resource, @grant_id, @ttl.to_f)["held"]
+    rescue StandardError => e # the next may succeed; without one the lease ends by the clock
+      warn "cannot renew lease of #{@resource}: #{e.message}"
+    ensure
       @lock.synchronize do
-        pause = @ttl / 3.0
-        until @lost
-          @given_back.wait(@lock, pause)
-          pause = @ttl / (renew ? 3.0 : 20.0) unless @lost
+        @asking = false
+        @changed.broadcast
+        if held.nil?
+          @renew_at = now + @ttl / 20.0
+        elsif held == "false"
+          @lost ||= "another holder has it, or it was revoked"
+        elsif !ended?
+          confirm(began)
         end
       end
     end
 
-    def renew
-      began = now
-      answer = query("SELECT wirefence.renew($1, $2, make_interval(secs => $3))::text AS held", @resource, @grant_id, @ttl.to_f)
-      if answer["held"] != "true"
-        @lost = "another holder has it, or it was revoked"
-      elsif now < @ends
-        @ends = began + allowed
-      else # one that has ended doesn't come back
-        @lost = "it was not renewed in time"
-      end
-      true
-    rescue StandardError => e # the next may succeed; without one the lease ends by the clock
-      warn "cannot renew lease of #{@resource}: #{e.message}"
-      false
+    # It ends here a fifth of its time before another can have it, counted from before the request.
+    def confirm(began)
+      @ends, @renew_at = began + @ttl * 0.8, began + @ttl / 3.0
     end
 
-    # It ends here a fifth of its time before another can have it, counted from before the request.
-    def allowed = @ttl * 0.8
-
     def now = Process.clock_gettime(CLOCK)
+
+    # Asks in a thread, which is left to itself if no answer comes.
+    def ask(seconds, sql, *binds)
+      asking = Thread.new { query(sql, *binds) }
+      asking.report_on_exception = false
+      raise "no answer within #{seconds.round(3)} s" unless asking.join(seconds)
+      asking.value
+    end
 
     # Not by select_one, which Rails answers from its cache of queries. The grant's id is a secret: it is no part of the
     # statement's text, and Rails doesn't log what is named SCHEMA.
@@ -151,16 +173,13 @@ module Wirefence
   # Fences transactions: for the transaction alone, so that nothing stays on a pooled connection. SET takes no
   # snapshot, and may stand before SET TRANSACTION.
   module Transactions
-    def begin_db_transaction
-      fence = Wirefence.fence
-      super
-      execute("SET LOCAL wirefence.token = #{quote(fence)}", "TRANSACTION") if fence
-    end
-
-    def begin_isolated_db_transaction(isolation)
-      fence = Wirefence.fence
-      super
-      execute("SET LOCAL wirefence.token = #{quote(fence)}", "TRANSACTION") if fence
+    # The last is Rails' ROLLBACK AND CHAIN, from 7.1 on.
+    %i[begin_db_transaction begin_isolated_db_transaction exec_restart_db_transaction].each do |begins|
+      define_method(begins) do |*args|
+        fence = Wirefence.fence
+        super(*args)
+        execute("SET LOCAL wirefence.token = #{quote(fence)}", "TRANSACTION") if fence
+      end
     end
   end
 

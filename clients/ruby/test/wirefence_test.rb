@@ -64,6 +64,21 @@ class WirefenceTest < Minitest::Test
     assert_refused("WF002") { Total.create!(host: "without") }
   end
 
+  # Of the table of ways past a hook: `update_all`, `insert_all`, `delete_all`, `update_columns` and `execute` outside a
+  # transaction; `raw_connection` there.
+  def test_ways_past_the_hook_are_refused
+    Wirefence.lease(NIGHTLY) do
+      total = Total.create!(host: "one")
+      assert_refused("WF002") { Total.update_all(host: "two") }
+      assert_refused("WF002") { Total.insert_all([{ host: "two" }]) }
+      assert_refused("WF002") { Total.where(host: "two").delete_all }
+      assert_refused("WF002") { total.update_columns(host: "two") }
+      assert_refused("WF002") { Total.connection.execute("INSERT INTO totals DEFAULT VALUES") }
+      error = assert_raises(PG::Error) { Total.connection.raw_connection.exec("INSERT INTO totals DEFAULT VALUES") }
+      assert_equal "WF002", error.result.error_field(PG::Result::PG_DIAG_SQLSTATE)
+    end
+  end
+
   def test_other_threads_have_no_fence
     Wirefence.lease(NIGHTLY) { assert_refused("WF002") { Thread.new { Total.create! }.tap { |thread| thread.report_on_exception = false }.value } }
   end
@@ -146,6 +161,62 @@ class WirefenceTest < Minitest::Test
     Wirefence.lease(NIGHTLY) { |lease| lease.check! }
   end
 
+  def test_the_end_of_a_block_waits_for_nothing_that_hangs
+    stuck, began = PG.connect(ENV.fetch("LEASES_URL")), now
+    capture_io do
+      Wirefence.lease(NIGHTLY, ttl: 5) do
+        stuck.exec("BEGIN")
+        stuck.exec_params("SELECT wirefence.revoke($1)", [NIGHTLY])
+        eventually { waiting.positive? } # a renewal
+      end
+    end
+    assert_operator now - began, :<, 6.5
+  ensure
+    stuck.close
+  end
+
+  def test_a_slow_acquire_is_renewed_in_time
+    writer = PG.connect(ENV.fetch("DATABASE_URL").delete_suffix("&prepared_statements=false")) # which is Rails'
+    Wirefence.lease(NIGHTLY) { |lease| writer.exec("BEGIN; SET LOCAL wirefence.token = '#{lease.fence}'; INSERT INTO totals DEFAULT VALUES") }
+    began = now
+    Wirefence.lease(NIGHTLY, ttl: 9) do |lease| # preempt_after ends the writer
+      assert_operator now - began, :>, 4
+      eventually { now - began > 8 }
+      lease.check!
+    end
+  ensure
+    writer.close
+  end
+
+  def test_a_forked_child_leaves_the_lease_to_its_parent
+    child = nil
+    Wirefence.lease(NIGHTLY) do |lease|
+      next unless child = fork
+      Process.wait(child)
+      assert_raises(Wirefence::LeaseHeld) { Wirefence.lease(NIGHTLY) { flunk } }
+    end
+    exit! unless child
+  end
+
+  # Rails restarts the outer transaction from 7.1 on.
+  def test_a_restarted_transaction_is_fenced
+    stale = lambda do
+      Total.transaction do
+        Total.transaction(requires_new: true) { Total.create!(host: "undone"); raise ActiveRecord::Rollback }
+        Total.create!(host: "restarted")
+      end
+    end
+    error = assert_raises(Wirefence::Refused) do
+      Wirefence.lease(NIGHTLY) do
+        stale.call
+        revoke
+        stale.call
+      end
+    end
+    assert_includes error.message, "WF001"
+    assert_equal 1, Total.where(host: "restarted").count
+  end
+
   def test_nothing_is_taken_in_a_transaction
     Total.transaction { assert_raises(RuntimeError) { Wirefence.lease(NIGHTLY) { flunk } } }
   end
@@ -158,6 +229,8 @@ class WirefenceTest < Minitest::Test
     error = assert_raises(ActiveRecord::StatementInvalid, &block)
     assert_equal state, error.cause.result.error_field(PG::Result::PG_DIAG_SQLSTATE)
   end
+
+  def waiting = Leases.connection.select_value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%wirefence.renew%'")
 
   def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 

@@ -9,12 +9,12 @@ const defaultTtl = 15; // seconds
 
 const grace = 5; // seconds that a request nobody waits for has to end
 
-/** What is used of a Client of `pg`. */
+type Rows = Record<string, string | null>[];
+
+/** What is used of a session, of pg's or postgres.js'. */
 interface Connection {
-  connect(): Promise<unknown>;
-  query(text: string, values: readonly unknown[]): Promise<{ rows: Record<string, string | null>[] }>;
+  query(text: string, values: readonly unknown[]): Promise<Rows>;
   end(): Promise<void>;
-  on(event: "error", listener: () => void): unknown;
 }
 
 // Where a resource's preempt_after ends nobody, lock_timeout bounds the wait for older transactions.
@@ -130,7 +130,7 @@ class Session implements Source {
       stop.addEventListener("abort", abandon, { once: true });
       try {
         stop.throwIfAborted();
-        const { rows } = await connection.query(sql, values);
+        const rows = await connection.query(sql, values);
         this.#idle.push(connection);
         if (this.#closed) this.close();
         return [rows[0]!];
@@ -145,19 +145,36 @@ class Session implements Source {
   }
 
   async #connect(seconds: number): Promise<Connection> {
-    const name: string = "pg"; // which isn't needed over HTTP, not even its types
-    const { default: pg } = await import(name).catch((cause) => {
-      throw new WirefenceError("leases by SQL need the package pg: npm install pg", { cause });
-    });
-    const connection: Connection = new pg.Client({
-      connectionString: this.#url,
-      fallback_application_name: "wirefence lease",
-      connectionTimeoutMillis: Math.max(1, Math.ceil(seconds * 1000)),
-    });
-    connection.on("error", () => this.#broken.add(connection)); // without a listener it would end the process
-    await connection.connect();
+    const milliseconds = Math.max(1, Math.ceil(seconds * 1000));
+    const broken = (): void => void this.#broken.add(connection);
+    const [pg, postgres] = await drivers();
+    let connection: Connection;
+    if (pg) {
+      const session = new pg.Client({ connectionString: this.#url, fallback_application_name: name, connectionTimeoutMillis: milliseconds });
+      connection = { query: async (text, values) => (await session.query(text, values)).rows, end: () => session.end() };
+      session.on("error", broken); // without a listener it would end the process
+      await session.connect();
+    } else {
+      const sql = postgres(this.#url, {
+        max: 1, prepare: false, fetch_types: false, max_lifetime: null, connect_timeout: milliseconds / 1000,
+        connection: { application_name: name }, onclose: broken, onnotice: () => undefined,
+      });
+      connection = { query: (text, values) => sql.unsafe(text, values), end: () => sql.end({ timeout: 0 }) };
+    }
     return connection;
   }
+}
+
+const name = "wirefence lease";
+
+/** Returns pg, or postgres.js where that is not installed. Neither is needed over HTTP, not even its types. */
+async function drivers(): Promise<any[]> {
+  const load = (driver: string): Promise<any> => import(driver).then((module) => module.default);
+  const pg = await load("pg").catch(() => undefined);
+  const postgres = pg ?? (await load("postgres").catch((cause) => {
+    throw new WirefenceError("leases by SQL need the package pg or postgres: npm install pg", { cause });
+  }));
+  return [pg, postgres];
 }
 
 function term(ttl: number, after = 0): Term {

@@ -29,9 +29,10 @@ export interface QueryConfig {
  */
 export function fenced<T extends Queryable>(target: T, lease: Fence): { query: T["query"] } {
   const comment = `\n${lease.comment()}`;
-  const query = (text: string | QueryConfig, values?: unknown[]): Promise<unknown> => {
+  const query = (text: string | QueryConfig, values?: unknown[], callback?: unknown): Promise<unknown> => {
+    if (callback || typeof values === "function") throw new TypeError("fenced takes no callback: it returns a promise");
     if (typeof text === "string") return refusals(() => target.query(text + comment, values));
-    if (typeof text?.text !== "string" || "submit" in text) throw new TypeError("fenced takes a text, or an object with a text, and returns a promise");
+    if (typeof text?.text !== "string" || "submit" in text) throw new TypeError("fenced takes a text, or an object with a text");
     const config = { ...text, text: text.text + comment, name: undefined };
     return refusals(() => target.query(config, values));
   };

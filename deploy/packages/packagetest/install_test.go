@@ -56,7 +56,7 @@ func TestContentsOfDebs(t *testing.T) {
 func TestContentsOfRPMs(t *testing.T) {
 	for _, arch := range []string{"x86_64", "aarch64"} {
 		rpm := artifact(t, "*."+arch+".rpm")
-		if got := command(t, "rpm", "-qp", "--queryformat", "%{ARCH} %{NAME} %{BUILDHOST}", rpm); got != arch+" wirefence wirefence.example" {
+		if got := command(t, "rpm", "-qp", "--queryformat", "%{ARCH} %{NAME} %{BUILDHOST}", rpm); got != arch+" wirefence reproducible" {
 			t.Errorf("%s is %s", rpm, got)
 		}
 		has := map[string]string{}

@@ -19,6 +19,8 @@ type Candidate struct {
 
 	server *Server
 	lease  string
+	seen   any       // the version of the Lease that Try has seen last
+	since  time.Time // when it has seen it first
 }
 
 // Candidate returns a candidate in the election of a Lease.
@@ -52,12 +54,34 @@ func (c *Candidate) do(method, path string, body any) (code int, answer object) 
 // transition.
 func (c *Candidate) Lead(t testing.TB) {
 	t.Helper()
+	code, l := c.do(http.MethodGet, "/"+c.lease, nil)
+	if got, answer := c.record(code, l); got != http.StatusOK && got != http.StatusCreated {
+		t.Fatalf("to lead: status %d, %v", got, answer)
+	}
+}
+
+// Try acquires the Lease if nobody has it, or its holder hasn't renewed it for as long as it lasts, or
+// renews it. It reports whether the candidate leads.
+func (c *Candidate) Try() bool {
+	code, l := c.do(http.MethodGet, "/"+c.lease, nil)
+	if version := of(l)["resourceVersion"]; version != c.seen {
+		c.seen, c.since = version, time.Now()
+	}
+	spec, _ := l["spec"].(map[string]any)
+	lasts, _ := spec["leaseDurationSeconds"].(float64)
+	if holder := spec["holderIdentity"]; code == http.StatusOK && holder != "" && holder != c.Identity && time.Since(c.since) < time.Duration(lasts)*time.Second {
+		return false
+	}
+	code, _ = c.record(code, l)
+	return code == http.StatusOK || code == http.StatusCreated
+}
+
+// record writes the candidate's record into the Lease that was read.
+func (c *Candidate) record(code int, l object) (int, object) {
 	now := time.Now().Add(c.Ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
 	spec := object{"holderIdentity": c.Identity, "leaseDurationSeconds": int(c.Duration / time.Second), "acquireTime": now, "renewTime": now, "leaseTransitions": 0}
-	code, l := c.do(http.MethodGet, "/"+c.lease, nil)
 	if code == http.StatusNotFound {
-		c.want(t, http.StatusCreated, http.MethodPost, "", object{"kind": "Lease", "apiVersion": group, "metadata": object{"name": c.lease}, "spec": spec})
-		return
+		return c.do(http.MethodPost, "", object{"kind": "Lease", "apiVersion": group, "metadata": object{"name": c.lease}, "spec": spec})
 	}
 	old, _ := l["spec"].(map[string]any)
 	transitions, _ := old["leaseTransitions"].(float64)
@@ -67,7 +91,7 @@ func (c *Candidate) Lead(t testing.TB) {
 		spec["leaseTransitions"] = transitions + 1
 	}
 	l["spec"] = spec
-	c.want(t, http.StatusOK, http.MethodPut, "/"+c.lease, l)
+	return c.do(http.MethodPut, "/"+c.lease, l)
 }
 
 // Release gives the Lease up, as with ReleaseOnCancel.
@@ -79,10 +103,21 @@ func (c *Candidate) Release(t testing.TB) {
 	c.want(t, http.StatusOK, http.MethodPut, "/"+c.lease, l)
 }
 
-// Delete deletes the Lease.
+// TryRelease gives the Lease up if the candidate leads, and nobody changes it meanwhile.
+func (c *Candidate) TryRelease() {
+	_, l := c.do(http.MethodGet, "/"+c.lease, nil)
+	if spec, _ := l["spec"].(map[string]any); spec["holderIdentity"] == c.Identity {
+		spec["holderIdentity"], spec["leaseDurationSeconds"] = "", 1
+		c.do(http.MethodPut, "/"+c.lease, l)
+	}
+}
+
+// Delete deletes the Lease, if there is one.
 func (c *Candidate) Delete(t testing.TB) {
 	t.Helper()
-	c.want(t, http.StatusOK, http.MethodDelete, "/"+c.lease, nil)
+	if got, answer := c.do(http.MethodDelete, "/"+c.lease, nil); got != http.StatusOK && got != http.StatusNotFound {
+		t.Fatalf("to delete the Lease: status %d, %v", got, answer)
+	}
 }
 
 // Token is that of the Lease as it is now.

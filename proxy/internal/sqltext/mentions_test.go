@@ -44,40 +44,7 @@ var (
 	smallSelect = []byte("SELECT id, name, price FROM products WHERE id = $1 AND price > 10")
 	insert1KB   = append(append([]byte("INSERT INTO products (id, name, price, description) VALUES "),
 		bytes.Repeat([]byte("(123, 'a product', 10.50, lower('TEXT')), "), 23)...), "(1, 'x', 2, '')"...)
-	literal1MB = append(append([]byte("INSERT INTO t VALUES ('"), bytes.Repeat([]byte("some text of a user "), 52429)...), "')"...)
 )
-
-func benchmarkScan(b *testing.B, text []byte) {
-	var s Scanner
-	b.SetBytes(int64(len(text)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if len(s.Scan(text, Options{}).Statements) != 1 {
-			b.Fatal("not one statement")
-		}
-	}
-}
-
-func BenchmarkScanSmallSelect(b *testing.B) { benchmarkScan(b, smallSelect) }
-func BenchmarkScanInsert1KB(b *testing.B)   { benchmarkScan(b, insert1KB) }
-func BenchmarkScanLiteral1MB(b *testing.B)  { benchmarkScan(b, literal1MB) }
-func BenchmarkScanFenced(b *testing.B) {
-	benchmarkScan(b, append([]byte("/*wirefence.token='orders=34'*/ "), smallSelect...))
-}
-
-func BenchmarkMentions(b *testing.B) {
-	for name, text := range map[string][]byte{"SmallSelect": smallSelect, "Insert1KB": insert1KB, "Literal1MB": literal1MB} {
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(text)))
-			b.ReportAllocs()
-			for b.Loop() {
-				if Mentions(text) {
-					b.Fatal("found")
-				}
-			}
-		})
-	}
-}
 
 func TestScanDoesNotAllocate(t *testing.T) {
 	var s Scanner

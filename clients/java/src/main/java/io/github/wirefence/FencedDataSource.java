@@ -4,8 +4,11 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.sql.Connection;
+import java.sql.DatabaseMetaData;
+import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.util.Set;
 import javax.sql.DataSource;
 
 /**
@@ -14,6 +17,8 @@ import javax.sql.DataSource;
  * its own.
  */
 public final class FencedDataSource {
+    private static final Set<String> ROWS = Set.of("insertRow", "updateRow", "deleteRow"); // of a ResultSet
+
     private FencedDataSource() {}
 
     /** Returns a DataSource whose connections are fenced. */
@@ -36,9 +41,7 @@ public final class FencedDataSource {
 
         Object connection(Method method, Object[] args) throws Throwable {
             try {
-                Object result = call(target, method, args);
-                return result instanceof Statement statement
-                        ? show(method.getReturnType(), (inner, values) -> statement(statement, inner, values)) : result;
+                return wrap(method, call(target, method, args));
             } finally {
                 switch (method.getName()) { // a rollback to a savepoint takes back what was set behind it
                     case "commit", "rollback", "setAutoCommit" -> set = null;
@@ -47,22 +50,34 @@ public final class FencedDataSource {
             }
         }
 
-        Object statement(Statement statement, Method method, Object[] args) throws Throwable {
-            if (method.getName().equals("getConnection")) {
+        /** Wraps what leads to statements, and back to the connection. */
+        Object wrap(Method method, Object result) {
+            if (method.getName().equals("unwrap")) {
+                return result;
+            }
+            if (result instanceof Connection) {
                 return shown;
             }
-            if (!method.getName().startsWith("execute") || Lease.current().isEmpty()) {
-                return call(statement, method, args);
+            boolean leads = result instanceof Statement || result instanceof ResultSet || result instanceof DatabaseMetaData;
+            return leads ? show(method.getReturnType(), (inner, args) -> wrap(inner, inner(result, inner, args))) : result;
+        }
+
+        Object inner(Object of, Method method, Object[] args) throws Throwable {
+            boolean writes = method.getName().startsWith("execute") || ROWS.contains(method.getName());
+            if (!writes || Lease.current().isEmpty()) {
+                return call(of, method, args);
             }
             if (!target.getAutoCommit()) {
                 begin();
-                return call(statement, method, args);
+                return call(of, method, args);
             }
-            statement.setFetchSize(0); // a cursor would end with the transaction
+            if (of instanceof Statement statement) {
+                statement.setFetchSize(0); // a cursor would end with the transaction
+            }
             target.setAutoCommit(false);
             try {
                 begin();
-                Object result = call(statement, method, args);
+                Object result = call(of, method, args);
                 target.commit();
                 return result;
             } catch (Throwable e) {

@@ -7,8 +7,12 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.stream.Collectors;
 import javax.sql.DataSource;
 
@@ -24,19 +28,21 @@ public final class Lease implements AutoCloseable {
         }
     }
 
-    private static final ThreadLocal<List<Lease>> HELD = ThreadLocal.withInitial(ArrayList::new);
+    private static final ThreadLocal<List<Lease>> HELD = ThreadLocal.withInitial(CopyOnWriteArrayList::new);
 
     private static final Duration MAX_KEEP = Duration.ofDays(366); // the longest ttl
 
     private final DataSource leases;
     private final String resource;
     private final Duration ttl;
-    private final Thread keeper = new Thread(this::keep, "wirefence lease");
+    private final List<Lease> held = HELD.get(); // of the thread that took it
     private String grantId;
     private String fence;
-    private long granted; // on the clock of System.nanoTime, as ends
+    private long granted; // on the clock of System.nanoTime, as ends and renewAt
+    private long renewAt;
     private volatile long ends;
     private volatile String lost;
+    private boolean asking; // a renewal waits for its answer
     private boolean over;
 
     private Lease(DataSource leases, String resource, Duration ttl) {
@@ -61,11 +67,14 @@ public final class Lease implements AutoCloseable {
         }
         lease.grantId = grant[0];
         lease.fence = encode(resource) + "=" + grant[1];
-        lease.ends = began + lease.allowed();
+        lease.confirm(began);
         lease.granted = System.nanoTime();
-        lease.keeper.setDaemon(true);
-        lease.keeper.start();
-        HELD.get().add(lease);
+        lease.held.add(lease);
+        if (lease.hasEnded()) { // the grant came too late
+            lease.close();
+            lease.check();
+        }
+        start(lease::keep);
         return lease;
     }
 
@@ -82,7 +91,7 @@ public final class Lease implements AutoCloseable {
     /** Throws {@link Lost} if the lease has ended. Call it between the parts of long work. */
     public void check() {
         if (hasEnded()) {
-            throw new Lost("the lease of " + resource + " has ended" + (lost == null ? "" : ": " + lost));
+            throw new Lost("the lease of " + resource + " has ended: " + (lost == null ? "it was not renewed in time" : lost));
         }
     }
 
@@ -90,7 +99,7 @@ public final class Lease implements AutoCloseable {
         return lost != null || System.nanoTime() - ends >= 0;
     }
 
-    /** Gives the lease back. If that fails, it expires by itself. */
+    /** Gives the lease back. If that fails, or has no answer a second behind the lease's end, it expires by itself. */
     @Override
     public void close() {
         keep(Duration.ZERO);
@@ -106,62 +115,107 @@ public final class Lease implements AutoCloseable {
         if (keepFor.compareTo(MAX_KEEP) > 0) {
             throw new IllegalArgumentException("a lease is kept for up to 366 days, not for " + keepFor);
         }
-        HELD.get().remove(this);
-        synchronized (this) { // a renewal under way would come behind this
+        held.remove(this);
+        Duration left;
+        synchronized (this) {
             if (over) {
                 return;
             }
-            Duration left = hasEnded() ? Duration.ZERO : keepFor.minusNanos(System.nanoTime() - granted);
             over = true;
-            lost = "it was given back";
-            keeper.interrupt();
             try {
-                if (left.toMillis() <= 0) {
-                    query(leases, "SELECT wirefence.release(?, ?)", resource, grantId);
-                } else {
-                    query(leases, "SELECT wirefence.renew(?, ?, make_interval(secs => ?))", resource, grantId, seconds(left));
+                while (asking && !keepFor.isZero() && !hasEnded()) { // it would shorten the time
+                    sleepUntil(ends);
                 }
-            } catch (SQLException e) {
-                warn("cannot release lease of ", e);
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
             }
+            left = hasEnded() ? Duration.ZERO : keepFor.minusNanos(System.nanoTime() - granted);
+            lost = lost == null ? "it was given back" : lost;
+            notifyAll();
+        }
+        long patience = Math.max(ends - System.nanoTime(), 1_000_000_000L);
+        try {
+            if (left.toMillis() <= 0) {
+                ask(patience, "SELECT wirefence.release(?, ?)", resource, grantId);
+            } else {
+                ask(patience, "SELECT wirefence.renew(?, ?, make_interval(secs => ?))", resource, grantId, seconds(left));
+            }
+        } catch (SQLException e) {
+            warn("cannot release lease of ", e);
         }
     }
 
     private void keep() {
-        long pause = ttl.toMillis() / 3;
         try {
-            while (lost == null) {
-                Thread.sleep(pause);
-                pause = ttl.toMillis() / (renew() ? 3 : 20);
+            while (true) {
+                synchronized (this) {
+                    while (!hasEnded() && System.nanoTime() - renewAt < 0) {
+                        sleepUntil(renewAt);
+                    }
+                    if (hasEnded()) { // one that has ended doesn't come back
+                        return;
+                    }
+                    asking = true;
+                }
+                renew();
             }
         } catch (InterruptedException e) {
-            // It was given back.
+            // Nobody interrupts this thread.
         }
     }
 
-    private synchronized boolean renew() {
-        if (lost != null) {
-            return false;
-        }
+    // A try takes half of the time that is left, so that another fits in.
+    private void renew() {
         long began = System.nanoTime();
+        String answer = null;
         try {
-            if (!"t".equals(query(leases, "SELECT wirefence.renew(?, ?, make_interval(secs => ?))", resource, grantId, seconds(ttl))[0])) {
-                lost = "another holder has it, or it was revoked";
-            } else if (System.nanoTime() - ends < 0) {
-                ends = began + allowed();
-            } else { // one that has ended doesn't come back
-                lost = "it was not renewed in time";
-            }
-            return true;
+            answer = ask((ends - began) / 2, "SELECT wirefence.renew(?, ?, make_interval(secs => ?))", resource, grantId, seconds(ttl))[0];
         } catch (SQLException e) { // the next may succeed; without one the lease ends by the clock
             warn("cannot renew lease of ", e);
-            return false;
+        }
+        synchronized (this) {
+            asking = false;
+            notifyAll();
+            if (answer == null) {
+                renewAt = System.nanoTime() + ttl.toNanos() / 20;
+            } else if (!answer.equals("t")) {
+                lost = lost == null ? "another holder has it, or it was revoked" : lost;
+            } else if (!hasEnded()) {
+                confirm(began);
+            }
         }
     }
 
     // It ends here a fifth of its time before another can have it, counted from before the request.
-    private long allowed() {
-        return ttl.toNanos() / 5 * 4;
+    private void confirm(long began) {
+        ends = began + ttl.toNanos() / 5 * 4;
+        renewAt = began + ttl.toNanos() / 3;
+    }
+
+    private synchronized void sleepUntil(long then) throws InterruptedException {
+        TimeUnit.NANOSECONDS.timedWait(this, then - System.nanoTime());
+    }
+
+    // Asks in a thread, since a driver may not look up from a server that is silent. It is left to itself then.
+    private String[] ask(long nanos, String sql, Object... values) throws SQLException {
+        FutureTask<String[]> asking = new FutureTask<>(() -> query(leases, sql, values));
+        start(asking);
+        try {
+            return asking.get(nanos, TimeUnit.NANOSECONDS);
+        } catch (ExecutionException e) { // of pools and drivers also unchecked ones
+            throw new SQLException(e.getCause().getMessage(), e.getCause());
+        } catch (TimeoutException e) {
+            throw new SQLException("no answer within " + TimeUnit.NANOSECONDS.toMillis(nanos) + " ms");
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new SQLException("interrupted", e);
+        }
+    }
+
+    private static void start(Runnable work) {
+        Thread thread = new Thread(work, "wirefence lease");
+        thread.setDaemon(true);
+        thread.start();
     }
 
     private void warn(String what, SQLException e) {

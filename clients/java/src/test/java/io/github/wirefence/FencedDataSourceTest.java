@@ -7,6 +7,7 @@ import static org.junit.Assert.assertSame;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
+import java.io.StringReader;
 import java.lang.reflect.Proxy;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
@@ -25,6 +26,7 @@ import net.javacrumbs.shedlock.core.LockConfiguration;
 import net.javacrumbs.shedlock.core.SimpleLock;
 import org.junit.Before;
 import org.junit.Test;
+import org.postgresql.PGConnection;
 import org.postgresql.ds.PGSimpleDataSource;
 
 /**
@@ -114,6 +116,93 @@ public class FencedDataSourceTest {
     }
 
     @Test
+    public void rowsOfAResultSetAreFenced() throws Exception {
+        try (Lease lease = take(NIGHTLY, TTL); Connection db = fenced.getConnection();
+                Statement statement = db.createStatement(ResultSet.TYPE_SCROLL_INSENSITIVE, ResultSet.CONCUR_UPDATABLE)) {
+            for (boolean alone : new boolean[] {true, false}) {
+                insert("row");
+                db.setAutoCommit(alone);
+                try (ResultSet rows = statement.executeQuery("SELECT id, host FROM totals WHERE host = 'row'")) {
+                    if (!alone) {
+                        db.commit();
+                    }
+                    assertTrue(rows.next());
+                    rows.updateString("host", "changed");
+                    rows.updateRow();
+                    rows.moveToInsertRow();
+                    rows.updateString("host", "inserted");
+                    rows.insertRow();
+                    rows.first();
+                    rows.deleteRow();
+                    assertSame(db, rows.getStatement().getConnection());
+                }
+            }
+            db.commit();
+        }
+        assertEquals("2", value(plain, "SELECT count(*) FROM totals WHERE host IN ('row', 'changed', 'inserted')"));
+    }
+
+    @Test
+    public void whatLeadsBackToTheConnectionIsFenced() throws Exception {
+        try (Lease lease = take(NIGHTLY, TTL); Connection db = fenced.getConnection()) {
+            assertSame(db, db.getMetaData().getConnection());
+            try (ResultSet tables = db.getMetaData().getTables(null, null, "totals", null)) {
+                assertSame(db, tables.getStatement().getConnection());
+            }
+        }
+    }
+
+    /** Of the table of ways past a hook: `unwrap`, so `CopyManager` and large objects; a `COMMIT` in a text. */
+    @Test
+    public void waysPastTheHookAreRefused() throws Exception {
+        try (Lease lease = take(NIGHTLY, TTL); Connection db = fenced.getConnection(); Statement statement = db.createStatement()) {
+            PGConnection driver = db.unwrap(PGConnection.class);
+            assertRefused("WF002", () -> driver.getCopyAPI().copyIn("COPY totals (host) FROM STDIN", new StringReader("copied\n")));
+            db.setAutoCommit(false);
+            statement.execute("INSERT INTO totals DEFAULT VALUES");
+            statement.execute("COMMIT");
+            assertRefused("WF002", () -> statement.execute("INSERT INTO totals DEFAULT VALUES"));
+            db.rollback();
+        }
+    }
+
+    @Test
+    public void aLeaseClosedByAnotherThreadIsOver() throws Exception {
+        CompletableFuture.runAsync(take(NIGHTLY, TTL)::close).get();
+        assertRefused("WF002", () -> insert("behind it"));
+    }
+
+    @Test
+    public void aCloseWaitsForNothingThatHangs() throws Exception {
+        long began = System.nanoTime();
+        try (Connection stuck = leases.getConnection()) {
+            stuck.setAutoCommit(false);
+            try (Lease lease = take(NIGHTLY, Duration.ofSeconds(5)); Statement statement = stuck.createStatement()) {
+                statement.execute("SELECT wirefence.revoke('" + NIGHTLY.replace("'", "''") + "')");
+                eventually(() -> !value(leases, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%wirefence.renew%'").equals("0"));
+            }
+            Duration took = Duration.ofNanos(System.nanoTime() - began);
+            assertTrue(took.toString(), took.toMillis() < 6500);
+        }
+    }
+
+    @Test
+    public void aSlowAcquireIsRenewedInTime() throws Exception {
+        try (Connection writer = fenced.getConnection(); Statement statement = writer.createStatement()) {
+            writer.setAutoCommit(false);
+            try (Lease lease = take(NIGHTLY, TTL)) {
+                statement.execute("INSERT INTO totals DEFAULT VALUES");
+            }
+            long began = System.nanoTime();
+            try (Lease lease = take(NIGHTLY, Duration.ofSeconds(9))) { // preempt_after ends the writer
+                assertTrue(System.nanoTime() - began > 4_000_000_000L);
+                eventually(() -> System.nanoTime() - began > 8_000_000_000L);
+                lease.check();
+            }
+        }
+    }
+
+    @Test
     public void otherThreadsHaveNoFence() throws Exception {
         try (Lease lease = take(NIGHTLY, TTL)) {
             ExecutionException e = assertThrows(ExecutionException.class, () -> CompletableFuture.supplyAsync(() -> {
@@ -162,7 +251,7 @@ public class FencedDataSourceTest {
         DataSource failing = (DataSource) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {DataSource.class}, (proxy, method, args) -> {
             tries.incrementAndGet();
             if (!works.get()) {
-                throw new SQLException("no way");
+                throw new IllegalStateException("no way"); // as a pool that was closed
             }
             return method.invoke(leases, args);
         });
@@ -229,7 +318,7 @@ public class FencedDataSourceTest {
     @Test
     public void locksOfShedLockAreLeases() throws Exception {
         WirefenceLockProvider locks = new WirefenceLockProvider(leases);
-        SimpleLock lock = locks.lock(new LockConfiguration(Instant.now(), NIGHTLY, TTL, Duration.ofSeconds(60))).orElseThrow();
+        SimpleLock lock = locks.lock(new LockConfiguration(Instant.now(), NIGHTLY, Duration.ofSeconds(60), Duration.ofSeconds(60))).orElseThrow();
         insert("under the lock");
         assertTrue(locks.lock(new LockConfiguration(Instant.now(), NIGHTLY, TTL, Duration.ZERO)).isEmpty());
         lock.unlock();

@@ -12,7 +12,7 @@ import (
 	"github.com/wirefence/wirefence/proxy/internal/wire"
 )
 
-// The benchmarks drive a session with canned bytes of both sides: one operation
+// A session is driven with canned bytes of both sides: one exchange
 // is what a client sends up to its Sync or Query, and all answers to it. The
 // goal in steady state is 0 allocs/op, but for refusals.
 
@@ -258,19 +258,6 @@ func ways() (all []way) {
 	return all
 }
 
-func BenchmarkExchange(b *testing.B) {
-	for _, w := range ways() {
-		b.Run(w.name, func(b *testing.B) {
-			exchange := steady(b, w.cfg, w.variable, w.prelude, w.input, w.checks)
-			b.SetBytes(int64(len(w.input)))
-			b.ReportAllocs()
-			for b.Loop() {
-				exchange()
-			}
-		})
-	}
-}
-
 // No message that is forwarded costs an allocation, once a session is warm.
 func TestForwardingAllocatesNothing(t *testing.T) {
 	for _, w := range ways() {
@@ -287,24 +274,3 @@ type settable struct{ fence string }
 func (l *settable) Fence() string            { return l.fence }
 func (l *settable) Resource() fence.Resource { return "orders" }
 func (l *settable) Holder() string           { return "worker-b" }
-
-// A large result passes in buffers of 64 KiB, as the proxy reads it.
-func BenchmarkResult(b *testing.B) {
-	const size = 64 << 10
-	s := begun(b, "")
-	var toServer, toClient Out
-	input := simple("SELECT * FROM entries")
-	line := row("17", strings.Repeat("x", 80), "42")
-	back := message(wire.RowDescription, "\x00\x00")
-	for len(back)+len(line)+64 < size {
-		back = append(back, line...)
-	}
-	back = append(back, message(wire.CommandComplete, "SELECT 600\x00")...)
-	back = append(back, message(wire.ReadyForQuery, "I")...)
-	b.SetBytes(int64(len(back)))
-	b.ReportAllocs()
-	for b.Loop() {
-		s.FromClient(input, &toServer)
-		s.FromServer(back, &toClient)
-	}
-}

@@ -1,0 +1,100 @@
+// Package zombietest explores in Go's tests what happens to a job that freezes under its lock, as
+// `wirefence zombie --explore` does: at every moment, while another run takes over.
+//
+// The package imports internal/connstring and internal/zombie.
+package zombietest
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/connstring"
+	"github.com/wirefence/wirefence/internal/zombie"
+)
+
+// Job is a job around a lock, on a test's PostgreSQL.
+type Job struct {
+	// Database is a connection string to the server itself, of a role that may read Tables; with
+	// REPLICATION it sees all changes. Required.
+	Database string
+	// Tables are those in which the job writes. Required.
+	Tables []string
+	// Run is the job. It finds the database by libpq's variables, or by a URL in its environment;
+	// and Env is added to that. It is run in processes of their own: the test's binary, in which the
+	// test returns when Explore is called. Command is run instead, if there is one.
+	Run     func(context.Context) error
+	Command []string
+	Env     []string
+	// Reset is a command for sh that puts the data back. Required.
+	Reset string
+	// EndLock is a command for sh that ends the job's lock; with none it ends by itself within
+	// LockEndsAfter.
+	EndLock       string
+	LockEndsAfter time.Duration
+	// Within bounds each wait for a run; 0 is a minute.
+	Within time.Duration
+}
+
+// inRun is the variable that has a test run its job, and names the test.
+const inRun = "WIREFENCE_ZOMBIETEST"
+
+// Explore fails the test if there is a moment at which a frozen run overwrites what another has done
+// since, or if it can't be judged; it says why, and shows the smallest schedule. Nobody else may write
+// to the tables meanwhile. The test's own code ahead of it is run in each run of Job.Run.
+func Explore(t *testing.T, j Job) {
+	t.Helper()
+	if os.Getenv(inRun) == t.Name() {
+		status := 0
+		if err := j.Run(t.Context()); err != nil {
+			println(err.Error())
+			status = 1
+		}
+		os.Exit(status)
+	}
+	cfg, err := connstring.Conn(j.Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	env := append(os.Environ(), j.Env...)
+	if j.Command == nil {
+		j.Command = []string{os.Args[0], "-test.run", "^" + strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^") + "$", "-test.count", "1"}
+		env = append(env, inRun+"="+t.Name())
+	}
+	log, err := os.CreateTemp(t.TempDir(), "runs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	report, err := zombie.Explore(t.Context(), conn, zombie.Exploring{
+		Options: zombie.Options{
+			Tables: j.Tables, Command: j.Command, LockEndsAfter: j.LockEndsAfter,
+			Within: cmp.Or(j.Within, time.Minute), Control: time.Second, TermGrace: time.Second, Output: log,
+		},
+		Env: env, Reset: j.Reset, EndLock: j.EndLock,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range report.Windows {
+		t.Logf("messages %d to %d, behind %q, up to before %q: %s", w.From, w.To, w.Behind, w.Before, w.Shows)
+	}
+	switch report.Verdict {
+	case zombie.Stale:
+		t.Errorf("a run that goes on behind another's turn overwrites it:\n%s", report.Schedule)
+	case zombie.Unknown:
+		output, _ := os.ReadFile(log.Name())
+		t.Errorf("%s\n%s", report.Reason, output)
+	}
+}
