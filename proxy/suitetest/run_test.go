@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -136,72 +135,6 @@ func goTests(module string, env func(*way) []string) func(*testing.T, *way) map[
 		return all
 	}
 }
-
-// node runs the tests of node-postgres that need a server, each file in a process of its own.
-func node(t *testing.T, w *way) map[string]string {
-	pg := source("node-postgres", "packages", "pg")
-	run := func(script string) (string, error) {
-		cmd := w.command(t, pg, "timeout", "60", "node", script)
-		cmd.Env = append(cmd.Env, "NODE_PATH="+filepath.Join(servers.CacheDir(), "node", "node_modules"))
-		text, err := cmd.CombinedOutput()
-		keep(t, text)
-		return string(text), err
-	}
-	_, _ = run("script/create-test-tables.js") // the tests tell whether that went well
-	all := map[string]string{}
-	err := filepath.WalkDir(filepath.Join(pg, "test", "integration"), func(path string, _ fs.DirEntry, err error) error {
-		if !strings.HasSuffix(path, "-tests.js") {
-			return err
-		}
-		name, _ := filepath.Rel(pg, path)
-		text, failure := run(name)
-		all[name] = fmt.Sprint(failure)
-		for _, passed := range regexp.MustCompile(`(?m)^ *(\S.*) ✔$`).FindAllStringSubmatch(text, -1) {
-			all[name+" "+passed[1]] = "✔"
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
-// django runs those of Django's tests that are about databases.
-func django(t *testing.T, w *way) map[string]string {
-	settings, err := filepath.Abs("testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := w.command(t, source("django", "tests"), "/usr/bin/python3", append([]string{"runtests.py", "--settings=databases", "--keepdb", "--noinput", "--parallel=1", "--verbosity=2"}, strings.Fields(layers)...)...)
-	cmd.Env = append(cmd.Env, "PYTHONPATH="+settings+":"+source("django"), "PYTHONDONTWRITEBYTECODE=1")
-	return unittest(t, cmd)
-}
-
-// psycopg2 runs the tests of psycopg2.
-func psycopg2(t *testing.T, w *way) map[string]string {
-	cmd := w.command(t, source("psycopg2"), "/usr/bin/python3", "-c", "import unittest; unittest.main('tests', 'test_suite', verbosity=2)")
-	cmd.Env = append(cmd.Env, "PSYCOPG2_TESTDB="+database, "PSYCOPG2_TEST_REPL_DSN=", "PYTHONDONTWRITEBYTECODE=1")
-	return unittest(t, cmd)
-}
-
-// unittest runs tests of Python.
-func unittest(t *testing.T, cmd *exec.Cmd) map[string]string {
-	text, _ := cmd.CombinedOutput()
-	keep(t, text)
-	all := map[string]string{}
-	for _, result := range regexp.MustCompile(`(?m)^test\w* \((\S+)\)(?:\n.*)? \.\.\. (ok|FAIL|ERROR|skipped|expected failure)`).FindAllStringSubmatch(string(text), -1) {
-		all[result[1]] = result[2]
-	}
-	return all
-}
-
-// layers are the parts of Django's tests that are about databases.
-const layers = `aggregation aggregation_regress annotations backends basic bulk_create constraints custom_columns custom_lookups
-	custom_pk datatypes dates datetimes db_functions db_typecasts defer delete delete_regress distinct_on_fields expressions
-	expressions_case expressions_window extra_regress filtered_relation foreign_object from_db_value get_or_create indexes inspectdb
-	introspection lookup many_to_many many_to_one migrations model_fields multiple_database null_fk ordering postgres_tests
-	prefetch_related queries raw_query schema select_for_update select_related timezones transaction_hooks transactions update`
 
 // keep keeps what a suite has said, where go test has been told to.
 func keep(t *testing.T, text []byte) {

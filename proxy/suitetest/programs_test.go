@@ -1,0 +1,129 @@
+package suitetest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/wirefence/wirefence/internal/servers"
+)
+
+// What programs print of a test: its name, and what came of it.
+var (
+	unittests = regexp.MustCompile(`(?m)^test\w* \((?P<test>\S+)\)(?:\n.*)? \.\.\. (?P<result>ok|FAIL|ERROR|skipped|expected failure)`)
+	mochas    = regexp.MustCompile(`(?m)^ *(?P<test>\S.*) (?P<result>✔)$`)
+	taps      = regexp.MustCompile(`(?m)^(?P<result>ok|not ok) \d+ - (?P<test>.*)$`)
+	crates    = regexp.MustCompile(`(?m)^test (?P<test>\S+) \.\.\. (?P<result>\w+)$`)
+)
+
+// read runs a program, keeps what it prints, and adds to all what that says of tests.
+func read(t *testing.T, all map[string]string, prefix string, cmd *exec.Cmd, pattern *regexp.Regexp) error {
+	t.Helper()
+	text, err := cmd.CombinedOutput()
+	keep(t, text)
+	for _, match := range pattern.FindAllStringSubmatch(string(text), -1) {
+		all[prefix+match[pattern.SubexpIndex("test")]] = match[pattern.SubexpIndex("result")]
+	}
+	return err
+}
+
+// python runs a suite of Python's in a folder of its source.
+func python(pattern *regexp.Regexp, folder string, args func(*way) []string, env ...string) func(*testing.T, *way) map[string]string {
+	return func(t *testing.T, w *way) map[string]string {
+		settings, err := filepath.Abs("testdata")
+		if err != nil {
+			t.Fatal(err)
+		}
+		root, _, _ := strings.Cut(folder, "/")
+		cmd := w.command(t, source(folder), "/usr/bin/python3", args(w)...)
+		cmd.Env = append(cmd.Env, append(env, "PYTHONPATH="+settings+":"+source(root), "PYTHONDONTWRITEBYTECODE=1")...)
+		all := map[string]string{}
+		_ = read(t, all, "", cmd, pattern)
+		return all
+	}
+}
+
+// django are those of Django's tests that are about databases.
+func django(*way) []string {
+	return append([]string{"runtests.py", "--settings=databases", "--keepdb", "--noinput", "--parallel=1", "--verbosity=2"}, strings.Fields(layers)...)
+}
+
+// layers are the parts of Django's tests that are about databases.
+const layers = `aggregation aggregation_regress annotations backends basic bulk_create constraints custom_columns custom_lookups
+	custom_pk datatypes dates datetimes db_functions db_typecasts defer delete delete_regress distinct_on_fields expressions
+	expressions_case expressions_window extra_regress filtered_relation foreign_object from_db_value get_or_create indexes inspectdb
+	introspection lookup many_to_many many_to_one migrations model_fields multiple_database null_fk ordering postgres_tests
+	prefetch_related queries raw_query schema select_for_update select_related timezones transaction_hooks transactions update`
+
+func psycopg2(*way) []string {
+	return []string{"-c", "import unittest; unittest.main('tests', 'test_suite', verbosity=2)"}
+}
+
+func asyncpg(*way) []string { return []string{"-m", "unittest", "discover", "-v"} }
+
+// eachFile runs the files of a suite, each in a process of its own.
+func eachFile(t *testing.T, files []string, pattern *regexp.Regexp, command func(file string) *exec.Cmd) map[string]string {
+	t.Helper()
+	if len(files) == 0 {
+		t.Fatal("there are no files of tests")
+	}
+	all := map[string]string{}
+	for _, file := range files {
+		all[file] = fmt.Sprint(read(t, all, file+" ", command(file), pattern))
+	}
+	return all
+}
+
+// node runs the tests of node-postgres that need a server.
+func node(t *testing.T, w *way) map[string]string {
+	pg := source("node-postgres", "packages", "pg")
+	run := func(script string) *exec.Cmd {
+		cmd := w.command(t, pg, "timeout", "60", "node", script)
+		cmd.Env = append(cmd.Env, "NODE_PATH="+filepath.Join(servers.CacheDir(), "node", "node_modules"))
+		return cmd
+	}
+	_ = run("script/create-test-tables.js").Run() // the tests tell whether that went well
+	return eachFile(t, found(t, pg, "test/integration", "-tests.js"), mochas, run)
+}
+
+// perl runs the tests of DBD::Pg, which keep what they have found out about the server in a file.
+func perl(t *testing.T, w *way) map[string]string {
+	folder := folder(t)
+	if err := os.Symlink(source("dbd-pg", "t"), filepath.Join(folder, "t")); err != nil {
+		t.Fatal(err)
+	}
+	return eachFile(t, found(t, source("dbd-pg"), "t", ".t"), taps, func(file string) *exec.Cmd {
+		cmd := w.command(t, folder, "timeout", "120", "perl", "-I.", file)
+		cmd.Env = append(cmd.Env, "DBI_DSN=dbi:Pg:dbname="+database+";host=127.0.0.1;port="+w.port, "DBI_USER=postgres")
+		return cmd
+	})
+}
+
+// found are the files of a suite, by their paths in it.
+func found(t *testing.T, root, folder, suffix string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(root, folder), func(path string, _ os.DirEntry, err error) error {
+		if strings.HasSuffix(path, suffix) {
+			name, _ := filepath.Rel(root, path)
+			files = append(files, name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// rust runs the tests of tokio-postgres.
+func rust(t *testing.T, w *way) map[string]string {
+	cmd := w.command(t, source("tokio-postgres"), "cargo", "test", "--offline", "--quiet", "--all-features", "--test", "test", "--", "--test-threads=1", "--format=pretty")
+	cmd.Env = append(cmd.Env, "CARGO_HOME="+filepath.Join(servers.CacheDir(), "rust", "home"))
+	all := map[string]string{}
+	_ = read(t, all, "", cmd, crates)
+	return all
+}
