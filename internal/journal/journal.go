@@ -215,8 +215,9 @@ func (j *Journal) take(now time.Time, all bool) (batch []*entry, dropped int64, 
 	return j.unsent, j.dropped, wait
 }
 
-// settle removes a batch that was written, or, if lost, is dropped.
-func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
+// settle removes a batch that was written, or, if lost, is dropped. It reports whether there are
+// dropped refusals whose number wasn't in the batch.
+func (j *Journal) settle(batch []*entry, dropped int64, lost bool) (more bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.metrics.waiting.Sub(float64(len(batch)))
@@ -232,10 +233,11 @@ func (j *Journal) settle(batch []*entry, dropped int64, lost bool) {
 	j.limit, j.tries = min(2*j.limit, batchSize), 0
 	if lost {
 		j.drop(sum)
-		return
+		return true
 	}
 	j.dropped -= dropped
 	j.metrics.recorded.Add(float64(sum))
+	return j.dropped > 0
 }
 
 // maxTries is the number of failed writes to a reachable database after which a refusal is

@@ -31,7 +31,8 @@ type world struct {
 	admin *pgx.Conn
 	app   *pgx.Conn // through the proxy
 	away  atomic.Bool
-	end   func() // ends the journal
+	late  atomic.Bool // two refusals come while the journal connects
+	end   func()      // ends the journal
 	*journal.Journal
 }
 
@@ -50,6 +51,11 @@ func newWorld(t *testing.T, o journal.Options) *world {
 		if err == nil && w.away.Load() {
 			_ = conn.Close(ctx)
 			return nil, errAway
+		}
+		if w.late.CompareAndSwap(true, false) {
+			for _, message := range []string{"late", "later"} {
+				w.Refused(proxy.Refusal{State: fence.StaleToken, Message: message})
+			}
 		}
 		return conn, err
 	}
@@ -256,6 +262,16 @@ func TestWhatIsDroppedIsTold(t *testing.T) {
 	if dropped != 7 {
 		t.Errorf("%d refusals were recorded as dropped, want 7", dropped)
 	}
+}
+
+// What is dropped while the journal writes is told soon, not when it looks after the history.
+func TestWhatIsDroppedDuringAWriteIsTold(t *testing.T) {
+	w := newWorld(t, journal.Options{Size: 1, Upkeep: time.Hour})
+	w.goAway(t)
+	w.refused(t, "/*wirefence.token='orders=1'*/ INSERT INTO writes VALUES (1)", "WF001")
+	w.late.Store(true)
+	w.away.Store(false)
+	w.recorded(t, 3)
 }
 
 // A history that is locked delays neither a refusal nor an accepted write.

@@ -107,7 +107,9 @@ func (j *Journal) write(ctx context.Context, all bool) (wait time.Duration, err 
 	}
 	err = j.transaction(ctx, func(tx pgx.Tx) error { return fence.RecordRefusals(ctx, tx, j.options.Proxy, j.rows(batch, dropped)) })
 	if err == nil {
-		j.settle(batch, dropped, false)
+		if j.settle(batch, dropped, false) {
+			wait = min(wait, j.options.Pause)
+		}
 		j.logSuccess()
 		return wait, nil
 	}
