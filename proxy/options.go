@@ -93,13 +93,12 @@ type Options struct {
 	Lease Lease
 	// Guarded returns the fences of the locks that the proxy's clients hold by themselves, ""
 	// for none. Each session has them in wirefence.lease, which guards read; nothing else is
-	// checked for them. Before a transaction pooler logins get WF006. It must be quick, and safe
-	// for concurrent use. By default there are none.
+	// checked for them. It must be quick, and safe for concurrent use. By default there are none.
 	Guarded func() string
 	// Locks follows the advisory locks that a session takes by itself: by the process ID of its
 	// server process, and its database. It returns nil if they aren't followed there. It must be
-	// quick, and safe for concurrent use. Before a transaction pooler logins get WF006. By default
-	// none are followed.
+	// quick, and safe for concurrent use. By default none are followed, and behind a transaction
+	// pooler never.
 	Locks func(pid uint32, database string) SessionLocks
 	// Rows follows the locks that sessions take in rows of declared classes. By default none are.
 	Rows RowLocks

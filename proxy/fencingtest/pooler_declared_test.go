@@ -149,26 +149,3 @@ func TestBehindSessionPoolingAHoldLasts(t *testing.T) {
 		})
 	}
 }
-
-// The leases of a client's own locks don't reach each transaction behind a transaction pooler, which the
-// login says. A pooler of sessions passes them on, and databases without guards need none.
-func TestOwnLocksBehindPoolers(t *testing.T) {
-	guarded := func() string { return "orders=34" }
-	w := newPooled(t, oldAndNew[0])
-	w.Exec(t, "SELECT wirefence.protect('jobs', 'orders')")
-	for name, o := range map[string]proxy.Options{
-		"not declared": {Guarded: guarded}, "declared": {Guarded: guarded, Upstream: "?pooling=transaction"},
-		"locks": {Lease: newLease("orders=34"), Locks: func(uint32, string) proxy.SessionLocks { return nil }},
-	} {
-		behind := w.beforePooler(t, two, o)
-		_, err := stack.TryLogin(t, behind.proxy, w.Name)
-		stack.WantState(t, err, "WF006", name)
-		if _, err := stack.TryLogin(t, behind.proxy, "postgres"); err != nil {
-			t.Errorf("%s: a database without the schema: %v", name, err)
-		}
-	}
-	c := w.beforePooler(t, each, proxy.Options{Guarded: guarded, Upstream: "?pooling=session"}).connect(t)
-	c.Must(insertOf(34))
-	w.Exec(t, "SELECT wirefence.seal('orders', 35, 'next')")
-	stack.WantState(t, protocols[0].run(c, insertOf(33)), "WF001")
-}

@@ -4,7 +4,8 @@ package session
 // locks in wirefence.lease. A transaction keeps those that it began with: a token that was
 // superseded meanwhile is refused there.
 
-// guardedDue reports whether wirefence.lease has another value than guards should see.
+// guardedDue reports whether wirefence.lease has another value than guards should see. Behind a
+// transaction pooler it would reach other clients.
 func (s *Session) guardedDue() bool {
 	return s.cfg.Guarded != nil && !s.pooled && (s.guarded.lost || s.guarded.by != s.cfg.Guarded())
 }

@@ -188,7 +188,6 @@ func (s *Session) finishLogin() bool {
 		s.variable = variable{} // the value may be another client's
 	}
 	s.checkStartupFence(carried)
-	s.checkOwnLocks()
 	return s.fatal == nil
 }
 
@@ -199,21 +198,7 @@ func (s *Session) checkStartupFence(carried bool) {
 	if !s.login.fenceAtStartup || !s.pooled && carried {
 		return
 	}
-	s.refuseLogin("a fence in the startup packet, or set for a role or database, does not reach each transaction", pooledHint)
-}
-
-// checkOwnLocks ends a session behind a transaction pooler where the client's own locks are followed: a
-// transaction at another server connection would have no lease, or another client's lock.
-func (s *Session) checkOwnLocks() {
-	if s.fatal == nil && s.pooled && s.hasSchema() && (s.cfg.Guarded != nil || s.cfg.FollowsLocks) {
-		s.refuseLogin("leases of the application's own locks do not reach each transaction",
-			"Point WIREFENCE_UPSTREAM at PostgreSQL. If a client of the pooler keeps its server connection until it disconnects, set pooling=session in WIREFENCE_UPSTREAM.")
-	}
-}
-
-// refuseLogin ends a session behind a transaction pooler.
-func (s *Session) refuseLogin(message, hint string) {
-	e := refusalOf(fence.CannotBeFenced, message, pooledDetail, hint)
+	e := refusalOf(fence.CannotBeFenced, "a fence in the startup packet, or set for a role or database, does not reach each transaction", pooledDetail, pooledHint)
 	s.events.Refused(verdictOf(e, s.cfg.Mode == Shadow))
 	if s.cfg.Mode != Shadow {
 		s.End(*e)
