@@ -86,6 +86,9 @@ func (o Options) Validate() error {
 	if o.MaxConnections < 0 {
 		errs = append(errs, errors.New("option MaxConnections is negative"))
 	}
+	if o.RequireTLS && o.TLS == nil {
+		errs = append(errs, errors.New("option RequireTLS needs TLS"))
+	}
 	for key, resource := range o.Locks {
 		if _, err := fence.ParseResource(string(resource)); err != nil || key == "" {
 			errs = append(errs, fmt.Errorf("lock %q: no key, or no resource: %w", key, err))
@@ -111,10 +114,13 @@ func parseUpstream(text string) (*goredis.Options, error) {
 		u.RawQuery = query.Encode()
 		var o *goredis.Options
 		if o, err = goredis.ParseURL(u.String()); err == nil {
-			if o.TLSConfig != nil && name != "" {
+			switch {
+			case name == "":
+				return o, nil
+			case o.TLSConfig != nil:
 				o.TLSConfig.ServerName = name
+				return o, nil
 			}
-			return o, nil
 		}
 	}
 	return nil, errors.New("the upstream is no redis://, rediss:// or unix:// URL") // it may have a password

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // handshakeType is the first byte of a client that begins with TLS (RFC 8446, 5.1). No command begins
@@ -20,6 +21,10 @@ var errNoTLS = errors.New("the client came without TLS")
 func (s *session) secure() error {
 	if s.relay.opts.TLS == nil {
 		return nil
+	}
+	if s.relay.opts.RequireTLS { // otherwise it may wait as long as Redis lets it
+		s.readUntil(time.Now().Add(dialTimeout))
+		defer s.readUntil(time.Time{})
 	}
 	if err := s.in.read(s.client); err != nil {
 		return err
@@ -41,6 +46,15 @@ func (s *session) secure() error {
 	defer s.mu.Unlock()
 	s.client, s.replies.client, s.in = conn, conn, buffer{}
 	return nil
+}
+
+// readUntil limits the reads of the client's bytes.
+func (s *session) readUntil(deadline time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.draining {
+		_ = s.client.SetReadDeadline(deadline)
+	}
 }
 
 // readConn is a connection from which something was read before.
