@@ -32,6 +32,9 @@ func TestClientsBySQL(t *testing.T) {
 		} {
 			t.Run(way+"/"+language, func(t *testing.T) {
 				t.Parallel()
+				if language == "ruby, later" && later == "" {
+					t.Skip("the system's sources of software have no later ActiveRecord")
+				}
 				w := newWorldFor(t, language+" by SQL")
 				direct := fmt.Sprintf("postgresql://%%s@%s/%s?sslmode=disable", w.Addr(), w.Name)
 				url := fmt.Sprintf(direct, "app")
@@ -59,14 +62,15 @@ func TestClientsBySQL(t *testing.T) {
 	}
 }
 
-// laterRails is the path of a later ActiveRecord than the distribution's.
+// laterRails is the path of a later ActiveRecord than the distribution's, "" where scripts/install-servers
+// has found none.
 func laterRails(t *testing.T) string {
 	t.Helper()
 	var all []string
 	for _, pattern := range []string{"*/lib", "concurrent-ruby-*/lib/concurrent-ruby"} {
 		found, err := filepath.Glob(filepath.Join(servers.CacheDir(), "rails", pattern))
-		if err != nil || len(found) == 0 {
-			t.Fatal("scripts/install-servers --test fetches it")
+		if err != nil {
+			t.Fatal(err)
 		}
 		all = append(all, found...)
 	}

@@ -20,7 +20,7 @@ carried: ContextVar[str] = ContextVar("wirefence_fence", default="")
 
 def fenced(config: Mapping[str, Any], lease: Fence) -> Any:
     """Return the configuration of a run, with the fence of the lease of its thread. It stays that of this
-    lease: a run that has lost it is refused, also where another of the same process has the next one."""
+    lease: from the next grant on the run is refused, also where another of the same process has it."""
     lease.check()
     return {**config, "configurable": {**config.get("configurable", {}), KEY: lease.fence}}
 

@@ -2,6 +2,7 @@
 
 require "active_record"
 require "active_record/connection_adapters/postgresql_adapter"
+require "monitor"
 require "socket"
 
 module Wirefence
@@ -89,7 +90,9 @@ module Wirefence
       if [ActiveRecord::Base, Wirefence.leases].any? { |model| model.connection_pool.active_connection?&.transaction_open? }
         raise "take the lease of #{resource} outside a transaction"
       end
-      @resource, @ttl, @lock, @changed, @process = resource, ttl, Mutex.new, ConditionVariable.new, Process.pid
+      @resource, @ttl, @lock, @process = resource, ttl, Monitor.new, Process.pid
+      @changed = @lock.new_cond
+      @pool = Wirefence.leases.connection_pool # in another thread the model may be connected to another shard
       began = now
       grant = query("SELECT grant_id, token, held_by FROM wirefence.acquire($1, $2, make_interval(secs => $3))", resource, holder, ttl.to_f)
       raise LeaseHeld, "#{resource} is held by #{grant["held_by"] || "another"}" unless grant["token"]
@@ -97,7 +100,7 @@ module Wirefence
       @fence = "#{resource.b.gsub(%r{[^A-Za-z0-9_.:/-]}n) { |byte| format("%%%02X", byte.ord) }}=#{@token}"
       confirm(began)
       @granted = now
-      @keeper = Thread.new { keep }
+      @keeper = Thread.new { renew_until_end }
     end
 
     # Without the grant's id.
@@ -118,7 +121,7 @@ module Wirefence
       left = @lock.synchronize do
         return if @over
         @over = true
-        @changed.wait(@lock, @ends - now) while @asking && keep_for.to_f > 0 && !ended? # that would shorten the time
+        @changed.wait([@ends - now, 0].max) while @asking && keep_for.to_f > 0 && !ended? # that would shorten the time
         ended? ? 0 : @granted + keep_for.to_f - now
       ensure
         @lost ||= "released"
@@ -137,14 +140,16 @@ module Wirefence
     private
 
     def ended?
-      @lost ||= @failed ? "unreachable" : "expired" if now >= @ends
-      !@lost.nil?
+      @lock.synchronize do
+        @lost ||= @failed ? "unreachable" : "expired" if now >= @ends
+        !@lost.nil?
+      end
     end
 
-    def keep
+    def renew_until_end
       loop do
         @lock.synchronize do
-          @changed.wait(@lock, @renew_at - now) while !ended? && now < @renew_at
+          @changed.wait([@renew_at - now, 0].max) while !ended? && now < @renew_at
           return if ended? # one that has ended doesn't come back
           @asking = true
         end
@@ -179,16 +184,23 @@ module Wirefence
 
     # Asks in a thread, which is left to itself if no answer comes.
     def ask(seconds, sql, *binds)
-      asking = Thread.new { query(sql, *binds) }
-      asking.report_on_exception = false
-      raise "no answer within #{seconds.round(3)} s" unless asking.join(seconds)
-      asking.value
+      given_up = false
+      question = Thread.new { query(sql, *binds) { raise "the answer is not awaited any more" if given_up } }
+      question.report_on_exception = false
+      unless question.join(seconds)
+        given_up = true # where the pool had no connection for so long
+        raise "no answer within #{seconds.round(3)} s"
+      end
+      question.value
     end
 
     # Not by select_one, which Rails answers from its cache of queries. The grant's id is a secret: it is no part of the
     # statement's text, and Rails doesn't log what is named SCHEMA.
     def query(sql, *binds)
-      Wirefence.leases.connection_pool.with_connection { |db| db.exec_query(sql, "SCHEMA", binds).first }
+      @pool.with_connection do |db|
+        yield if block_given?
+        db.exec_query(sql, "SCHEMA", binds).first
+      end
     end
   end
 

@@ -74,11 +74,12 @@ public final class FencedDataSource {
 
         Object inner(Object of, Method method, Object[] args) throws Throwable {
             boolean writes = method.getName().startsWith("execute") || ROWS.contains(method.getName());
-            if (!writes || Lease.current().isEmpty()) {
+            String fence = writes ? Lease.current() : "";
+            if (fence.isEmpty()) {
                 return call(of, method, args);
             }
             if (!target.getAutoCommit()) {
-                begin();
+                begin(fence);
                 return call(of, method, args);
             }
             if (of instanceof Statement statement) {
@@ -86,7 +87,7 @@ public final class FencedDataSource {
             }
             target.setAutoCommit(false);
             try {
-                begin();
+                begin(fence);
                 Object result = call(of, method, args);
                 target.commit();
                 return result;
@@ -99,9 +100,8 @@ public final class FencedDataSource {
             }
         }
 
-        void begin() throws SQLException {
-            String fence = Lease.current();
-            if (fence.isEmpty() || fence.equals(set)) {
+        void begin(String fence) throws SQLException {
+            if (fence.equals(set)) {
                 return;
             }
             try (Statement statement = target.createStatement()) { // SET takes no snapshot: SET TRANSACTION may follow

@@ -1,7 +1,10 @@
 package io.github.wirefence;
 
+import java.io.IOException;
 import java.lang.management.ManagementFactory;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
@@ -13,6 +16,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
 import javax.sql.DataSource;
 
@@ -56,7 +60,7 @@ public final class Lease implements AutoCloseable {
     private String grantId;
     private long token;
     private String fence;
-    private long granted; // on the clock of System.nanoTime, as ends and renewAt
+    private long granted; // on the clock of now, as ends and renewAt
     private long renewAt;
     private volatile long ends;
     private volatile String lost;
@@ -78,8 +82,8 @@ public final class Lease implements AutoCloseable {
      */
     public static Lease tryAcquire(DataSource leases, String resource, Duration ttl) throws SQLException {
         Lease lease = new Lease(leases, resource, ttl);
-        long began = System.nanoTime();
-        String[] grant = query(leases, "SELECT grant_id, token FROM wirefence.acquire(?, ?, make_interval(secs => ?))",
+        long began = now();
+        String[] grant = query(leases, new AtomicBoolean(), "SELECT grant_id, token FROM wirefence.acquire(?, ?, make_interval(secs => ?))",
                 resource, ManagementFactory.getRuntimeMXBean().getName(), seconds(ttl));
         if (grant[1] == null) {
             return null;
@@ -88,13 +92,13 @@ public final class Lease implements AutoCloseable {
         lease.token = Long.parseLong(grant[1]);
         lease.fence = encode(resource) + "=" + lease.token;
         lease.confirm(began);
-        lease.granted = System.nanoTime();
+        lease.granted = now();
         lease.held.add(lease);
         if (lease.hasEnded()) { // the grant came too late
             lease.close();
             lease.check();
         }
-        start(lease::keep);
+        start(lease::renewUntilEnd);
         return lease;
     }
 
@@ -119,8 +123,8 @@ public final class Lease implements AutoCloseable {
         }
     }
 
-    private boolean hasEnded() {
-        if (lost == null && System.nanoTime() - ends >= 0) {
+    private synchronized boolean hasEnded() {
+        if (lost == null && now() - ends >= 0) {
             lost = failed ? "unreachable" : "expired";
         }
         return lost != null;
@@ -128,7 +132,7 @@ public final class Lease implements AutoCloseable {
 
     /** Returns the time until the lease ends if it isn't renewed; zero if it has ended. */
     public Duration remaining() {
-        return hasEnded() ? Duration.ZERO : Duration.ofNanos(ends - System.nanoTime());
+        return hasEnded() ? Duration.ZERO : Duration.ofNanos(ends - now());
     }
 
     /** Gives the lease back. If that fails, or has no answer a second behind the lease's end, it expires by itself. */
@@ -148,12 +152,25 @@ public final class Lease implements AutoCloseable {
             throw new IllegalArgumentException("a lease is kept for up to 366 days, not for " + keepFor);
         }
         held.remove(this);
-        Duration left;
         synchronized (this) {
             if (over) {
                 return;
             }
             over = true;
+        }
+        boolean interrupted = Thread.interrupted(); // which would leave the lease taken
+        try {
+            giveBack(keepFor);
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    private void giveBack(Duration keepFor) {
+        Duration left;
+        synchronized (this) {
             try {
                 while (asking && !keepFor.isZero() && !hasEnded()) { // it would shorten the time
                     sleepUntil(ends);
@@ -161,11 +178,11 @@ public final class Lease implements AutoCloseable {
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();
             }
-            left = hasEnded() ? Duration.ZERO : keepFor.minusNanos(System.nanoTime() - granted);
+            left = hasEnded() ? Duration.ZERO : keepFor.minusNanos(now() - granted);
             lost = lost == null ? "released" : lost;
             notifyAll();
         }
-        long patience = Math.max(ends - System.nanoTime(), 1_000_000_000L);
+        long patience = Math.max(ends - now(), 1_000_000_000L);
         try {
             if (left.toMillis() <= 0) {
                 ask(patience, "SELECT wirefence.release(?, ?)", resource, grantId);
@@ -177,11 +194,11 @@ public final class Lease implements AutoCloseable {
         }
     }
 
-    private void keep() {
+    private void renewUntilEnd() {
         try {
             while (true) {
                 synchronized (this) {
-                    while (!hasEnded() && System.nanoTime() - renewAt < 0) {
+                    while (!hasEnded() && now() - renewAt < 0) {
                         sleepUntil(renewAt);
                     }
                     if (hasEnded()) { // one that has ended doesn't come back
@@ -198,7 +215,7 @@ public final class Lease implements AutoCloseable {
 
     // A try takes half of the time that is left, so that another fits in.
     private void renew() {
-        long began = System.nanoTime();
+        long began = now();
         String cause = null;
         boolean failure = false;
         failed = true;
@@ -217,7 +234,7 @@ public final class Lease implements AutoCloseable {
             failed = failure;
             lost = cause;
             if (failure) {
-                renewAt = System.nanoTime() + ttl.toNanos() / 20;
+                renewAt = now() + ttl.toNanos() / 20;
             } else {
                 confirm(began);
             }
@@ -231,18 +248,20 @@ public final class Lease implements AutoCloseable {
     }
 
     private synchronized void sleepUntil(long then) throws InterruptedException {
-        TimeUnit.NANOSECONDS.timedWait(this, then - System.nanoTime());
+        TimeUnit.NANOSECONDS.timedWait(this, then - now());
     }
 
     // Asks in a thread, since a driver may not look up from a server that is silent. It is left to itself then.
     private String[] ask(long nanos, String sql, Object... values) throws SQLException {
-        FutureTask<String[]> asking = new FutureTask<>(() -> query(leases, sql, values));
-        start(asking);
+        AtomicBoolean givenUp = new AtomicBoolean();
+        FutureTask<String[]> question = new FutureTask<>(() -> query(leases, givenUp, sql, values));
+        start(question);
         try {
-            return asking.get(nanos, TimeUnit.NANOSECONDS);
+            return question.get(nanos, TimeUnit.NANOSECONDS);
         } catch (ExecutionException e) { // of pools and drivers also unchecked ones
             throw new SQLException(e.getCause().getMessage(), e.getCause());
         } catch (TimeoutException e) {
+            givenUp.set(true);
             throw new SQLException("no answer within " + TimeUnit.NANOSECONDS.toMillis(nanos) + " ms");
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -254,6 +273,30 @@ public final class Lease implements AutoCloseable {
         Thread thread = new Thread(work, "wirefence lease");
         thread.setDaemon(true);
         thread.start();
+    }
+
+    private static final Path UPTIME = Path.of("/proc/uptime");
+    private static final double BEGAN = gained();
+    private static double suspended; // in seconds
+
+    // A clock in nanoseconds that runs on while the machine is suspended, as System.nanoTime doesn't under Linux. The
+    // uptime is in hundredths of seconds, and read later, so gains below a second don't count.
+    private static synchronized long now() {
+        double gained = gained() - BEGAN;
+        if (gained > suspended + 1) {
+            suspended = gained;
+        }
+        return System.nanoTime() + (long) (suspended * 1e9);
+    }
+
+    private static double gained() {
+        double awake = System.nanoTime() / 1e9;
+        try {
+            String uptime = Files.readString(UPTIME);
+            return Double.parseDouble(uptime.substring(0, uptime.indexOf(' '))) - awake;
+        } catch (IOException e) { // not under Linux
+            return 0;
+        }
     }
 
     private void warn(String what, SQLException e) {
@@ -273,8 +316,11 @@ public final class Lease implements AutoCloseable {
         return text.toString();
     }
 
-    private static String[] query(DataSource source, String sql, Object... values) throws SQLException {
+    private static String[] query(DataSource source, AtomicBoolean givenUp, String sql, Object... values) throws SQLException {
         try (Connection db = source.getConnection(); PreparedStatement statement = db.prepareStatement(sql)) {
+            if (givenUp.get()) { // a pool had no connection for so long
+                throw new SQLException("the answer is not awaited any more");
+            }
             for (int i = 0; i < values.length; i++) {
                 statement.setObject(i + 1, values[i]);
             }
