@@ -27,8 +27,9 @@ type Job struct {
 	// Tables are those in which the job writes. Required.
 	Tables []string
 	// Run is the job. It finds the database by libpq's variables, or by a URL in its environment;
-	// and Env is added to that. It is run in processes of their own: the test's binary, in which the
-	// test returns when Explore is called. Command is run instead, if there is one.
+	// and Env is added to that. It is run in processes of their own: the test's binary, which exits
+	// in Explore, so that no cleanup of TestMain and of the test runs there. Command is run instead, if
+	// there is one.
 	Run     func(context.Context) error
 	Command []string
 	Env     []string
@@ -50,6 +51,9 @@ const inRun = "WIREFENCE_ZOMBIETEST"
 // to the tables meanwhile. The test's own code ahead of it is run in each run of Job.Run.
 func Explore(t *testing.T, j Job) {
 	t.Helper()
+	if j.Run == nil && j.Command == nil {
+		t.Fatal("the job has neither Run nor Command")
+	}
 	if os.Getenv(inRun) == t.Name() {
 		status := 0
 		if err := j.Run(t.Context()); err != nil {
@@ -69,7 +73,11 @@ func Explore(t *testing.T, j Job) {
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	env := append(os.Environ(), j.Env...)
 	if j.Command == nil {
-		j.Command = []string{os.Args[0], "-test.run", "^" + strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^") + "$", "-test.count", "1"}
+		binary, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Command = []string{binary, "-test.run", "^" + strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^") + "$", "-test.count", "1"}
 		env = append(env, inRun+"="+t.Name())
 	}
 	log, err := os.CreateTemp(t.TempDir(), "runs")
@@ -89,6 +97,9 @@ func Explore(t *testing.T, j Job) {
 	}
 	for _, w := range report.Windows {
 		t.Logf("messages %d to %d, behind %q, up to before %q: %s", w.From, w.To, w.Behind, w.Before, w.Shows)
+	}
+	for _, note := range report.Notes {
+		t.Log(note)
 	}
 	switch report.Verdict {
 	case zombie.Stale:

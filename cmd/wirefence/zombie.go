@@ -106,7 +106,7 @@ func (cfg zombieSettings) validate() error {
 		what string
 	}{
 		{len(cfg.Watch) == 0, "--watch is missing, the tables that the command writes to"},
-		{!cfg.Explore && cfg.Reset+cfg.EndLock+cfg.Minimal+cfg.Page != "", "--reset, --end-lock, --minimal and --page are for --explore"},
+		{!cfg.Explore && (cfg.Reset+cfg.EndLock+cfg.Minimal+cfg.Page != "" || len(cfg.LockKeys) > 0), "--reset, --end-lock, --lock-key, --minimal and --page are for --explore"},
 		{cfg.Explore && cfg.Reset == "", "--reset is missing, the command that puts the data back before each play"},
 		{cfg.Explore && (cfg.FreezeWhen != "" || cfg.FreezeAfter > 0 || cfg.SecondFor > 0), "--explore tries every moment of a command that ends by itself: --freeze-when, --freeze-after and --second-for say another"},
 		{cfg.Explore && cfg.EndLock == "" && cfg.LockEndsAfter == 0, "--end-lock is missing, a command that ends the lock, or --lock-ends-after, its time limit"},
