@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +95,49 @@ func TestRedisThatForgetsIssuesNoTokenTwice(t *testing.T) {
 	next()
 	if sealed, err := fence.LastToken(ctx, conn, "orders"); err != nil || sealed != last {
 		t.Errorf("sealed %d, issued %d: %v", sealed, last, err)
+	}
+}
+
+// Evidence: I3
+func TestRacersThroughAForgetfulRedisShareNoToken(t *testing.T) {
+	ctx := t.Context()
+	server := startRedis(t)
+	database, _ := startPostgres(t)
+	admin := goredis.NewClient(&goredis.Options{Addr: server.Addr()})
+	defer admin.Close()
+	var mu sync.Mutex
+	seen := map[fence.Token]bool{}
+	var all sync.WaitGroup
+	for range 6 {
+		sealer := lockclient.PostgresSealer{Querier: stack.Connect(t, database)}
+		client := newClient(t, redisStore(t, server), lockclient.Options{Sealers: []lockclient.Sealer{sealer}, RetryMin: time.Millisecond})
+		all.Go(func() {
+			for range 10 {
+				lease, err := client.Acquire(ctx, "orders")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				if seen[lease.Token()] {
+					t.Errorf("token %d twice", lease.Token())
+				}
+				seen[lease.Token()] = true
+				if len(seen)%7 == 0 {
+					if err := admin.FlushAll(ctx).Err(); err != nil {
+						t.Error(err)
+					}
+				}
+				mu.Unlock()
+				if err := lease.Release(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if len(seen) != 60 {
+		t.Errorf("%d tokens for 60 grants", len(seen))
 	}
 }
 
