@@ -234,7 +234,7 @@ client-packages: ## Build the packages of the clients, install each in an empty 
 release-check: ## Build and try all that a release has, and list it
 	$(MAKE) packages
 	$(MAKE) client-packages
-	$(GO) test -count=1 -C tools/release ./...
+	$(GO) test -C tools/release -count=1 ./...
 	@printf '%-48s %9s  %s\n' file bytes 'tried by'
 	@for file in dist/*.deb dist/*.rpm dist/*.tar.gz dist/*.cdx.json bin/clients/*; do \
 	  case $$file in bin/*) by=client-packages ;; *) by=packages ;; esac; \

@@ -65,7 +65,7 @@ CREATE INDEX resource_locks_shadow ON wirefence.resource_locks (resource_id) WHE
 -- row_may_be_lost asks whether any resource is granted here.
 CREATE INDEX resource_locks_granted ON wirefence.resource_locks (resource_id) WHERE advance = 'grant';
 
--- citus_group is null unless the nodes of Citus have the tokens: see 016_citus.sql, which
+-- citus_group is null unless the nodes of Citus have the tokens: see 017_citus.sql, which
 -- replaces it.
 CREATE FUNCTION wirefence.citus_group() RETURNS text
 LANGUAGE sql STABLE

@@ -23,7 +23,7 @@ AS $$
     FROM wirefence.settings AS s
 $$;
 
--- is_forgotten reports whether the row of a resource counts as none: see 015_forget.sql.
+-- is_forgotten reports whether the row of a resource counts as none: see 016_forget.sql.
 CREATE FUNCTION wirefence.is_forgotten(known wirefence.resource_locks) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN (known).forgotten_token IS NOT NULL AND (known).forgotten_token = (known).last_token;

@@ -209,7 +209,7 @@ $$;
 -- require_newest raises 40001 unless the row that a transaction sees is the newest one. Under
 -- the lock of a resource no takeover commits, so the row stays the newest. currtid2 follows
 -- the updates of a row in a new snapshot; those that were rolled back do not count. A row is
--- deleted only once every snapshot shows it as forgotten: see 015_forget.sql. A resource that has
+-- deleted only once every snapshot shows it as forgotten: see 016_forget.sql. A resource that has
 -- no row in the snapshot, or a forgotten one, may have got one since.
 CREATE FUNCTION wirefence.require_newest(resource text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

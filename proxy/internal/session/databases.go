@@ -53,7 +53,7 @@ type database struct {
 	sharded atomic.Bool  // it is several, behind a router
 	asked   atomic.Int64 // when UnlocksSQL was asked last, in Unix nanoseconds; 0 for never
 	learned atomic.Bool  // it was answered once
-	sent    time.Time    // when that was asked which unlocks is the answer to; guarded by owner.mu
+	sent    time.Time    // when the question was sent whose answer is in unlocks; guarded by owner.mu
 
 	// lasting says that holds last: the last question whether one is wanted was answered, by
 	// the server where sessions hold.
