@@ -116,8 +116,8 @@ class WirefenceTest < Minitest::Test
   def test_without_renewals_it_ends_in_time_for_ever
     began, tries, works = Process.clock_gettime(Process::CLOCK_MONOTONIC), 0, false
     pool = Leases.connection_pool
-    Leases.define_singleton_method(:connection_pool) do
-      next pool if works || Thread.current == Thread.main
+    pool.define_singleton_method(:with_connection) do |**options, &block|
+      next super(**options, &block) if works || Thread.current == Thread.main
       tries += 1
       raise ActiveRecord::ConnectionNotEstablished, "no way"
     end
@@ -134,7 +134,7 @@ class WirefenceTest < Minitest::Test
     end
     assert_empty Total.where(host: "too late")
   ensure
-    Leases.singleton_class.remove_method(:connection_pool)
+    pool.singleton_class.remove_method(:with_connection)
   end
 
   def test_a_block_that_ends_well_keeps_the_lease
