@@ -52,7 +52,7 @@ func (w *world) explore(t *testing.T, status int, flags, job []string) (e explor
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(out.Bytes(), &e); err != nil {
-		t.Fatalf("%v\n%s", err, log.String())
+		t.Fatalf("%v: %v\n%s", cmd.ProcessState, err, log.String())
 	}
 	t.Logf("%s\n%+v", log.String(), e)
 	if got := cmd.ProcessState.ExitCode(); got != status {

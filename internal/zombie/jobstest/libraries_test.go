@@ -69,7 +69,7 @@ var libraries = []library{
 		reset: `psql -Xqd {url} -c "UPDATE pgboss.job SET state = 'created', retry_count = 0, started_on = NULL, completed_on = NULL, output = NULL, start_after = now()"`, ends: "node {dir}/libraries.mjs pg-boss supervise"},
 	{name: "BullMQ, `Worker`", file: fromNPM, text: `"bullmq"`, command: inNode("bullmq"), setup: "node {dir}/libraries.mjs bullmq setup", reset: "node {dir}/libraries.mjs bullmq setup", ends: "3s"},
 	{name: "pgxpool, a leader by advisory lock", always: true, file: fromGo, text: "jackc/pgx/v5", command: inGo("leader"), ends: cut},
-	{name: "langgraph, `PostgresSaver` under redis-py's `Lock`", file: fromPyPI, text: "langgraph-checkpoint-postgres==", command: inPython("langgraph"), key: "nightly", setup: strings.Join(inPython("langgraph"), " ") + " setup",
+	{name: "langgraph-checkpoint-postgres, `PostgresSaver` under redis-py's `Lock`", file: fromPyPI, text: "langgraph-checkpoint-postgres==", command: inPython("langgraph"), key: "nightly", setup: strings.Join(inPython("langgraph"), " ") + " setup",
 		reset: `psql -Xqd {url} -c "SET session_replication_role = replica" -c "TRUNCATE checkpoints, checkpoint_blobs, checkpoint_writes"`, ends: flushRedis, watch: "checkpoints,checkpoint_blobs"},
 }
 
