@@ -33,7 +33,7 @@ var sessionScripts = []script{
 	{name: "13 a session that ends itself", checked: endExplained, held: endExplained, steps: []step{
 		ready(1), send(q("SELECT pg_terminate_backend(pg_backend_pid())")), ends,
 	}},
-	{name: "13 an administrator ends an idle session", held: endExplained, steps: []step{ready(1), simple("SELECT 1"), killed, ends}},
+	{name: "13 an administrator ends an idle session", held: endExplained, idles: true, steps: []step{ready(1), simple("SELECT 1"), killed, ends}},
 	{name: "13 an administrator ends a session in a block", checked: endExplained, held: endExplained, steps: []step{
 		ready(1), simple("BEGIN"), simple("INSERT INTO t VALUES (1, 'a')"), killed, ends,
 	}},
