@@ -151,8 +151,11 @@ func (x *explorer) twoRuns(ctx context.Context) error {
 		case !changed:
 			return unknown("the command changes nothing in the tables")
 		default:
-			x.single, x.messages = now, moments(t.messages)
-			x.report.Messages = len(x.messages)
+			x.single = now
+			if len(x.plays) == 0 { // their moments are among these
+				x.messages = moments(t.messages)
+				x.report.Messages = len(x.messages)
+			}
 			if err := x.endsLock(ctx, time.Now()); err != nil {
 				return err
 			}

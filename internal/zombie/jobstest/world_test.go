@@ -12,7 +12,8 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
-// world is a database in which a job is played, with a Redis of its own.
+// world is a database in which a job is played, with servers of its own: decoding begins when all
+// transactions of a server have ended, and other jobs are frozen in theirs.
 type world struct {
 	*stack.DB
 	cfg   *pgx.ConnConfig
@@ -23,7 +24,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{DB: suite.Database(t, 0), redis: stack.Started(servers.StartRedis(t.Context())).EndWith(t), dir: t.TempDir()}
+	pg := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
+	w := &world{DB: stack.NewDB(t, pg, suite.Objects), redis: stack.Started(servers.StartRedis(t.Context())).EndWith(t), dir: t.TempDir()}
 	url := w.URL(w.Name)
 	var err error
 	if w.cfg, err = pgx.ParseConfig(url); err != nil {
