@@ -264,7 +264,7 @@ func TestWhatIsDroppedIsTold(t *testing.T) {
 	}
 }
 
-// What is dropped while the journal writes is told soon, not when it looks after the history.
+// Refusals that are dropped while the journal writes are told soon, not when it looks after the history.
 func TestWhatIsDroppedDuringAWriteIsTold(t *testing.T) {
 	w := newWorld(t, journal.Options{Size: 1, Upkeep: time.Hour})
 	w.goAway(t)
