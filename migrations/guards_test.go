@@ -114,7 +114,7 @@ func judgesWrites(t *testing.T, db database, app *pgx.Conn, isolations ...string
 			{"", "WF002"}, {"elsewhere=1", "WF002"}, {fenceOf(w.wants, 33), "WF001"}, {fenceOf(w.wants, 35), "WF003"}, {fenceOf(w.wants, 34), ""},
 		}
 		if len(w.wants) == 2 {
-			cases = append(cases, struct{ fence, state string }{fenceOf(w.wants[:1], 34), "WF002"},
+			cases = append(cases, struct{ fence, state string }{fenceOf(w.wants[:1], 34), "WF002"}, struct{ fence, state string }{fenceOf(w.wants[1:], 34), "WF002"},
 				struct{ fence, state string }{fenceOf(w.wants[:1], 34) + "," + fenceOf(w.wants[1:], 33), "WF001"})
 		}
 		for _, c := range cases {

@@ -106,7 +106,7 @@ func TestGrantsThatAPromotionLoses(t *testing.T) {
 		wantCurrent(t, primary, "orders=34,declared=1")
 		failOver(t, primary, standby)
 
-		for _, fence := range []string{"orders=33", "orders=34", "orders=35", "new=1", "new=2", "foreign=7,orders=34"} {
+		for _, fence := range []string{"orders=33", "orders=34", "orders=35", "new=1", "new=2", "foreign=7,orders=34", "foreign=7,orders=33"} {
 			if fence == "orders=34" || fence == "orders=35" { // higher than what is recorded, and so unknown besides
 				app := standby.app(t)
 				wantCode(t, exec(app, "SELECT wirefence.check($1)", fence), "WF001")

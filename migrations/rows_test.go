@@ -510,7 +510,9 @@ func TestGuardsOfRows(t *testing.T) {
 			}
 			mustExec(t, app, "DROP TABLE q.more")
 		}
+		mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'job(1)=10'; INSERT INTO q.results VALUES (1, 'old'); INSERT INTO q.parts VALUES (1, 'old'); COMMIT")
 		for _, c := range []struct{ fence, sql, state string }{
+			{"job(2)=20", "UPDATE q.results SET job_id = 2", "WF002"}, {"job(2)=20", "UPDATE q.parts SET job_id = 2", "WF002"}, {"job(2)=20", "DELETE FROM q.results", "WF002"},
 			{"job(1)=10", "INSERT INTO q.results VALUES (1, 'a')", ""},
 			{"job(1)=11", "INSERT INTO q.results VALUES (1, 'a')", "WF001"},
 			{"", "INSERT INTO q.results VALUES (1, 'a')", "WF002"},
@@ -541,6 +543,7 @@ func TestGuardsOfRows(t *testing.T) {
 				}
 			}
 		}
+		mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'job(1)=10'; DELETE FROM q.results; DELETE FROM q.parts; COMMIT")
 		for fence, state := range map[string]string{"job(1)=10": "", "job(1)=11": "WF001", "": "WF002"} {
 			if db.Major >= 15 {
 				const merge = "MERGE INTO q.results AS r USING (VALUES (1::bigint)) AS v(id) ON r.job_id = v.id WHEN NOT MATCHED THEN INSERT VALUES (v.id, 'm')"

@@ -205,6 +205,7 @@ func TestOldSnapshotNeverAcceptsAStaleToken(t *testing.T) {
 			for j, fence := range []string{"%s=34", "%s=34,other%s=1"} {
 				resource := fmt.Sprintf("r%d%d", i, j)
 				db.seal(t, resource, 34)
+				db.seal(t, "other"+resource, 1)
 				app := db.app(t)
 				mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation)
 				mustExec(t, app, "SELECT count(*) FROM public.writes")
