@@ -195,3 +195,15 @@ func TestRefusalsTellWhetherALeaseIsHeld(t *testing.T) {
 		wants("in another store", `granted to "worker-c" at 20`)
 	})
 }
+
+// An expired lease is lost, though nobody else has taken it.
+func TestAnExpiredLeaseIsNotRenewed(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		issuer := db.as(t, "issuer")
+		grant, _ := win(t, issuer, "orders", "worker-a", time.Millisecond)
+		mustExec(t, issuer, "SELECT pg_sleep(0.01)")
+		if value[bool](t, issuer, renewSQL, "orders", grant) {
+			t.Error("it is renewed")
+		}
+	})
+}

@@ -373,6 +373,19 @@ func TestDeclaringChecksWhatItIsGiven(t *testing.T) {
 	})
 }
 
+// A caller of record_rows past declare_rows may have a copy of its own, with other types. The claim is judged
+// as the table's types read it.
+func TestAClaimIsReadWithTheTablesTypes(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), "GRANT CREATE ON SCHEMA public TO app")
+		app := db.app(t)
+		mustExec(t, app, `CREATE TABLE odd (id bigint PRIMARY KEY, n int); CREATE TEMP TABLE wirefence_rows (id bigint, n text);
+			CREATE INDEX wirefence_claim ON wirefence_rows ((wirefence.is_claim(length(n || 'x')))); CREATE INDEX wirefence_condition ON wirefence_rows ((wirefence.is_condition(id > 0)))`)
+		err := exec(app, "SELECT wirefence.record_rows('odd', 'odd'::regclass::oid::text, '{id}', 'false')")
+		wantSaid(t, "record_rows", err, "22023", "uses anytextcat")
+	})
+}
+
 // The judge reads a row alike whatever the settings of a session are.
 func TestSettingsChangeNoVerdict(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {

@@ -87,6 +87,7 @@ func TestZombiesAreEndedAfterPreemptAfter(t *testing.T) {
 	const later = "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'"
 	for name, c := range map[string]struct{ setup, zombie, takeover string }{
 		"seal over a shared holder":          {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
+		"seal over a holder of several":      {"SELECT wirefence.check('lines=1,orders=34')", "lines=1,orders=34", "SELECT wirefence.seal('orders', 35)"},
 		"seal over a first writer":           {"SELECT wirefence.check('orders=33')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
 		"advance over a shared holder":       {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.check('orders=35')"},
 		"advance over a first writer":        {"SELECT wirefence.check('orders=33')", "orders=34", "SELECT wirefence.check('orders=35')"},

@@ -68,7 +68,7 @@ var Schema = []Rule{
 	{"a snapshot reads the newest row", []edit{{checkSQL, "WHERE l.resource_id = resources[i] FOR SHARE;", "WHERE l.resource_id = resources[i];"}}},
 	{"a READ ONLY snapshot reads the newest row", []edit{{checkSQL, "PERFORM wirefence.require_newest(resources[i]);", "NULL;"}}},
 	{"a check waits for a takeover", []edit{{checkSQL, "PERFORM wirefence.wait_for_shared_lock(pair.resource);", "NULL;"}}},
-	{"locks are taken in order", []edit{{checkSQL, "ORDER BY key, exclusive DESC, u.resource", "ORDER BY random()"}}},
+	{"locks are taken in order", []edit{{checkSQL, "ORDER BY key, exclusive DESC, u.resource", "ORDER BY key DESC, exclusive DESC, u.resource"}}},
 	{"the short check locks", []edit{{checkSQL, "SELECT pg_catalog.pg_try_advisory_xact_lock_shared(wirefence.lock_key(l.resource_id))\n           AND", "SELECT"}}},
 	{"the short check reads the newest row", []edit{{checkSQL, "\n           AND pg_catalog.currtid2('wirefence.resource_locks', l.ctid) OPERATOR(pg_catalog.=) l.ctid INTO", " INTO"}}},
 	{"the short check asks for the server", []edit{{checkSQL, "\n      AND wirefence.is_here(l.pinned_to) IS NOT FALSE;", ";"}}},
