@@ -6,52 +6,6 @@ import (
 	"testing"
 )
 
-// A rollback to a savepoint removes the checks made after the savepoint. Earlier checks
-// stay valid.
-func TestARollbackBehindACheckLeavesItStanding(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := guarded(t, db)
-		mustExec(t, app, "CREATE TABLE trial (id int PRIMARY KEY); SELECT wirefence.protect('trial', 'trial', true)")
-		mustExec(t, app, `CREATE FUNCTION tries(sql text) RETURNS void LANGUAGE plpgsql AS
-			'BEGIN BEGIN EXECUTE sql; RAISE EXCEPTION ''back''; EXCEPTION WHEN raise_exception THEN NULL; END; END'`)
-		const order, report = "UPDATE orders SET item = 'x'", "UPDATE reports SET body = 'x' WHERE id = 1"
-		for _, behind := range []string{
-			"SELECT wirefence.check('lines=34')", "INSERT INTO trial VALUES (1)", "SET LOCAL wirefence.token = 'lines=34'; UPDATE lines SET id = 2",
-			"SELECT tries('SELECT wirefence.check(''lines=34'')')", "SELECT tries('INSERT INTO trial VALUES (1)')",
-		} {
-			for _, isolation := range isolations {
-				mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation+"; SELECT wirefence.check('orders=34,report:a:1=34'); SAVEPOINT s; "+behind+"; ROLLBACK TO s")
-				wantCode(t, exec(app, order+"; "+report), "")
-				wantCode(t, exec(app, "UPDATE lines SET id = 3"), "WF002")
-				mustExec(t, app, "ROLLBACK")
-			}
-		}
-		// The notes of the shadow guard do not change that.
-		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34,trial=1'); SAVEPOINT s; SELECT wirefence.check('lines=34'); ROLLBACK TO s; INSERT INTO trial VALUES (2); COMMIT")
-		db.wantNoted(t)
-		// A lock alone is no check.
-		mustExec(t, app, "BEGIN")
-		mustExec(t, app, "SELECT pg_advisory_xact_lock_shared($1)", look[int64](t, db, "SELECT wirefence.lock_key('orders')"))
-		wantCode(t, exec(app, order), "WF002")
-		mustExec(t, app, "ROLLBACK")
-	})
-}
-
-// A member of wirefence_bypass that presents a token has it judged.
-func TestABypassersTokenIsJudged(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := guarded(t, db)
-		mustExec(t, app, "CREATE TABLE trial (id int); SELECT wirefence.protect('trial', 'trial', true); GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC")
-		mustExec(t, db.admin(t), fmt.Sprintf("CREATE ROLE %[1]s_fixer LOGIN IN ROLE wirefence_bypass", db.name))
-		fixer := db.as(t, db.name+"_fixer")
-		for _, write := range []string{"TRUNCATE reports", "UPDATE reports SET body = 'x' WHERE id = 1", "INSERT INTO trial VALUES (1); UPDATE reports SET body = 'x' WHERE id = 1"} {
-			wantCode(t, exec(fixer, "BEGIN; SET LOCAL wirefence.token = 'report:a:1=33'; "+write), "WF001")
-			mustExec(t, fixer, "ROLLBACK")
-		}
-		mustExec(t, fixer, "TRUNCATE reports; UPDATE orders SET item = 'x'")
-	})
-}
-
 // A role that may only grant wirefence_bypass, as its creator may from 16 on, is not a
 // member.
 func TestWhoMayGrantBypassIsNoMember(t *testing.T) {

@@ -238,28 +238,6 @@ func TestOldSnapshotDoesNotCallANewTokenUnknown(t *testing.T) {
 	})
 }
 
-func TestSavepointRollbackUndoesACheck(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := db.app(t)
-		mustExec(t, app, "BEGIN")
-		mustExec(t, app, "SAVEPOINT s")
-		mustExec(t, app, "SELECT wirefence.check('orders=34')")
-		mustExec(t, app, "ROLLBACK TO SAVEPOINT s")
-		db.seal(t, "orders", 20) // waits for nobody
-		wantCode(t, exec(app, "SELECT wirefence.check('orders=34')"), "WF003")
-		mustExec(t, app, "ROLLBACK")
-		mustExec(t, app, "BEGIN")
-		mustExec(t, app, "SELECT wirefence.check('orders=20')")
-		mustExec(t, app, "SAVEPOINT s")
-		mustExec(t, app, "SELECT wirefence.check('orders=20')")
-		mustExec(t, app, "ROLLBACK TO SAVEPOINT s")
-		sealed := db.start(t, db.as(t, "issuer"), "SELECT wirefence.seal('orders', 21)")
-		mustExec(t, app, "SELECT wirefence.check('orders=20')") // its own queue doesn't stop it
-		mustExec(t, app, "COMMIT")
-		wantCode(t, <-sealed, "")
-	})
-}
-
 func TestSingleUse(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		mustExec(t, db.admin(t), known)
