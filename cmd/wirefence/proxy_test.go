@@ -96,33 +96,6 @@ func TestProxyRefusesADatabaseItDoesNotKnow(t *testing.T) {
 	wirefence(t, settings, "proxy").expect(t, exitConfig, "has no version")
 }
 
-// A rollout and its rollback meet schemas one version from the binary's.
-func TestASchemaOneVersionApart(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	for _, apart := range []int{1, -1} {
-		stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+apart))
-		p := startProxy(t, url)
-		p.stderr.Await(t, "one version apart")
-		if status, text := get(t, "http://"+p.admin+"/readyz"); status != http.StatusOK {
-			t.Errorf("%d apart: %d, %s", apart, status, text)
-		}
-		settings := []string{"WIREFENCE_DATABASE_URL=" + url}
-		wirefence(t, settings, "lock", "orders", "--", "psql", "-X", p.url, "-c", "SELECT 1").expect(t, 0)
-		for _, command := range []string{"status", "history", "resource list", "revoke orders"} {
-			wirefence(t, issuer(url), strings.Fields(command)...).expect(t, 0)
-		}
-		p.signal(t, os.Interrupt)
-		p.end(t).expect(t, 0)
-	}
-	for apart, says := range map[int]string{2: "upgrade the binary", -2: "wirefence migrate"} {
-		stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+apart))
-		for _, command := range []string{"lock orders -- true", "status", "history", "resource list"} {
-			wirefence(t, issuer(url), strings.Fields(command)...).expect(t, exitConfig, says)
-		}
-	}
-}
-
 // A database that is away, or that is yet to be migrated, keeps the proxy from being ready
 // and not from starting.
 func TestProxyWaitsForItsDatabase(t *testing.T) {
@@ -154,15 +127,6 @@ func TestProxyWaitsForItsDatabase(t *testing.T) {
 	if err := pg.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stands("ok")
-	p.signal(t, os.Interrupt)
-	p.end(t).expect(t, 0)
-
-	// A rollout that went further than this binary may be taken back.
-	stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+2))
-	p = start(t, settings, "proxy")
-	stands("upgrade the binary")
-	stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+1))
 	stands("ok")
 	p.signal(t, os.Interrupt)
 	p.end(t).expect(t, 0)
