@@ -32,17 +32,6 @@ func TestSessionsThatHoldAdvance(t *testing.T) {
 	})
 }
 
-// A session that seals a newer token of the resource that it holds is refused under the older
-// one.
-func TestSealByTheHolderItself(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		c := w.fenced(t, "orders=34")
-		w.warm("", c)
-		c.Must("SELECT wirefence.seal('orders', 35, 'itself')")
-		w.wantRefused(t, "its own seal", c, "INSERT INTO jobs (note) VALUES ('late')")
-	})
-}
-
 // A client sees nothing of its holds: no notice, no row, no error.
 func TestHoldsAreSilent(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {
