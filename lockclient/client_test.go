@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,41 +194,6 @@ func TestADeadHolderIsSucceededWhenItsLeaseEnds(t *testing.T) {
 		if waited := time.Since(start); waited < ttl || waited > ttl+2*time.Millisecond {
 			t.Errorf("waited %v", waited)
 		}
-	})
-}
-
-func TestManyWaitersHoldOneAfterTheOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newMemory()
-		var mu sync.Mutex // held by the holder of the lease
-		var last fence.Token
-		var all sync.WaitGroup
-		for range 4 {
-			client := newClient(t, store, lockclient.Options{})
-			for range 8 {
-				all.Go(func() {
-					lease, err := client.Acquire(t.Context(), "orders")
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if !mu.TryLock() {
-						t.Error("two holders")
-						return
-					}
-					if lease.Token() <= last {
-						t.Errorf("token %d after %d", lease.Token(), last)
-					}
-					last = lease.Token()
-					<-time.After(20 * time.Second) // longer than a ttl
-					mu.Unlock()
-					if err := lease.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		}
-		all.Wait()
 	})
 }
 

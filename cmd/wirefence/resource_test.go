@@ -73,23 +73,6 @@ func TestResource(t *testing.T) {
 	wirefence(t, issuer(url), "resource", "show", "once", "-o", "json").expect(t, 0).says(t, `"advance": "grant"`, `"mode": "enforce"`)
 }
 
-// Where resources must be declared, one that isn't known is refused.
-func TestUndeclaredResources(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	stack.Exec(t, url, "SELECT wirefence.check('known=7')")
-	wirefence(t, issuer(url), "resource", "set", "--undeclared=refuse", "--reason", "all are declared").
-		expect(t, 0).says(t, "set for all resources", "undeclared: allow -> refuse")
-	stack.Exec(t, url, "SELECT wirefence.check('known=8')")
-	r := wirefence(t, issuer(url), "lock", "other", "--", "true")
-	if r.status == 0 || !strings.Contains(r.stderr, "WF008") || !strings.Contains(r.stderr, "wirefence resource declare") {
-		t.Errorf("status %d:\n%s", r.status, r.stderr)
-	}
-	wirefence(t, issuer(url), "resource", "declare", "other", "--reason", "the name was right").expect(t, 0)
-	wirefence(t, issuer(url), "lock", "other", "--", "true").expect(t, 0)
-	wirefence(t, issuer(url), "resource", "set", "--undeclared=allow", "--reason", "x", "-o", "json").expect(t, 0).says(t, `"refuse"`)
-}
-
 func TestResourceRefusals(t *testing.T) {
 	t.Parallel()
 	url := database(t, true)
@@ -105,35 +88,20 @@ func TestResourceRefusals(t *testing.T) {
 		{"orders", 2, `unknown command "orders"`},
 		{"set nothing --source=etcd --reason=x", 1, "WF008"},
 		{"set orders --source=etcd", 2, "--reason"},
-		{"set orders --source=etcd --reason=", 2, "--reason"},
 		{"set orders --reason=x", 2, "nothing to change"},
 		{"set orders --source=Etcd --reason=x", 2, "--source"},
-		{"set orders --source=" + strings.Repeat("z", 33) + " --reason=x", 2, "33 bytes"},
 		{"set " + strings.Repeat("z", 256) + " --source=etcd --reason=x", 2, "256 bytes"},
-		{"declare " + strings.Repeat("z", 256) + " --reason=x", 2, "256 bytes"},
-		{"show " + strings.Repeat("z", 256), 2, "256 bytes"},
 		{"declare new", 2, "--reason"},
-		{"declare new --reason=" + strings.Repeat("x", 1001), 1, "at most 1000 bytes"},
-		{"declare new --must-name-source=true --reason=x", 1, "must_name_source needs a source"},
 		{"set orders --advance=soon --reason=x", 2, "--advance"},
-		{"set orders --reuse=twice --reason=x", 2, "--reuse"},
 		{"set orders --preempt-after=soon --reason=x", 2, "--preempt-after"},
-		{"set orders --preempt-after=-1s --reason=x", 2, "--preempt-after"},
-		{"set orders --last-token=-1 --reason=x", 2, "--last-token"},
 		{"set orders --last-token=x --reason=x", 2, "--last-token"},
-		{"set orders --must-name-source=perhaps --reason=x", 2, "--must-name-source"},
-		{"set orders --last-token=1 --reason=x", 1, "must_name_source needs a source"},
 		{"set orders --resource-mode=off --reason=x", 2, "--resource-mode"},
 		{"set --reason=x", 2, "wants one resource"},
 		{"set --undeclared=never --reason=x", 2, "--undeclared"},
 		{"set --undeclared=refuse", 2, "--reason"},
 		{"set --undeclared=refuse --reuse=once --reason=x", 2, "only --undeclared and --failover can be for all"},
-		{"set --undeclared=refuse --last-token=4 --reason=x", 2, "only --undeclared and --failover can be for all"},
 		{"set orders --undeclared=refuse --reason=x", 2, "name none"},
-		{"set orders --failover=hope --reason=x", 2, "--failover"},
 		{"set --failover=hope --reason=x", 2, "--failover"},
-		{"set --failover=trust", 2, "--reason"},
-		{"set --failover=trust --reuse=once --reason=x", 2, "can be for all"},
 		{"set --failover=trust --undeclared=refuse --reason=x", 2, "one after the other"},
 		{"set orders lines --reuse=once --reason=x", 2, "wants one resource"},
 	} {
