@@ -6,81 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
-
-func TestCPUTimeIsReadBehindAnyName(t *testing.T) {
-	got, err := parseCPU([]byte("42 (a) b (c) S 1 42 42 0 -1 4194560 100 0 0 0 150 50 7 7 20 0 9 0 100 0 0\n"))
-	if err != nil || got != 2*time.Second {
-		t.Errorf("got %v, %v", got, err)
-	}
-	if _, err := parseCPU([]byte("42 (a) S 1")); err == nil {
-		t.Error("a cut status is accepted")
-	}
-}
-
-func TestPgbenchOutput(t *testing.T) {
-	const text = "number of transactions actually processed: 1000\nnumber of failed transactions: %s (0.000%%)\naverage connection time = 1.500 ms\n"
-	transactions, connecting, err := parseResult(strings.ReplaceAll(text, "%s", "0"))
-	if err != nil || transactions != 1000 || connecting != 1.5 {
-		t.Errorf("got %v, %v, %v", transactions, connecting, err)
-	}
-	if _, _, err := parseResult(strings.ReplaceAll(text, "%s", "3")); err == nil {
-		t.Error("failed transactions are accepted")
-	}
-	line, ok := parseLogged("0 199 2241 0 1175850568 995598")
-	if !ok || line.latency != 2241*time.Microsecond || !line.ended.Equal(time.Unix(1175850568, 995598000)) {
-		t.Errorf("got %v, %v", line, ok)
-	}
-	if line, _ := parseLogged("0 199 2241 0 1175850568 995598 241"); line.latency != 2*time.Millisecond {
-		t.Errorf("the time behind the schedule counts: %v", line.latency)
-	}
-}
-
-// What ends in a run's first third doesn't count.
-func TestRatesAreTakenBehindTheWarmUp(t *testing.T) {
-	began := time.Unix(1175850568, 0)
-	all := []transaction{{5, began.Add(3 * time.Second)}, {9, began}, {7, began.Add(time.Second)}, {3, began.Add(2 * time.Second)}}
-	rate, latencies, err := steady(all)
-	if err != nil || rate != 1 || !slices.Equal(latencies, []time.Duration{5, 3}) {
-		t.Errorf("got %v, %v, %v", rate, latencies, err)
-	}
-	if _, _, err := steady(all[1:2]); err == nil {
-		t.Error("a single transaction is accepted")
-	}
-}
-
-func TestPercentiles(t *testing.T) {
-	var all []time.Duration
-	for i := range 100 {
-		all = append(all, time.Duration(i+1))
-	}
-	for p, want := range map[float64]time.Duration{50: 50, 99: 99, 100: 100, 0: 1} {
-		if got := percentile(all, p); got != want {
-			t.Errorf("p%v is %d, want %d", p, got, want)
-		}
-	}
-}
-
-func TestRatiosAreTakenInEachRound(t *testing.T) {
-	b := &book{}
-	r := row{"insert", "simple", 16, byComment}
-	other := r
-	other.way = viaProxy
-	for i, rate := range []float64{10, 300, 50} {
-		b.add(r, sample{tps: rate})
-		b.add(other, sample{tps: []float64{20, 300, 200}[i]})
-	}
-	if got := b.against(r, viaProxy, tps, false); got != (spread{0.5, 0.25, 1}) {
-		t.Errorf("got %+v", got)
-	}
-	if got := b.against(r, viaProxy, tps, true); got != (spread{-10, -150, 0}) {
-		t.Errorf("got %+v", got)
-	}
-	if got := spreadOf([]float64{4, 1, 3, 2}); got != (spread{2.5, 1, 4}) {
-		t.Errorf("got %+v", got)
-	}
-}
 
 func TestGoalsAreJudged(t *testing.T) {
 	b := &book{flags: flags{rounds: 1, seconds: 1}}
@@ -168,28 +94,5 @@ func TestRoundTripsAreCounted(t *testing.T) {
 	}
 	if got := c.trips.Load(); got != 3 { // the first follows no answer
 		t.Errorf("%d round trips", got)
-	}
-}
-
-func TestOnlyLeavesOut(t *testing.T) {
-	all := runs(workloads, func(key string) bool { return strings.HasPrefix(key, "select/prepared/16/p") })
-	if len(all) != 1 || len(all[0].ways) != 3 || len(workloads[1].ways) != 5 {
-		t.Errorf("got %+v", all)
-	}
-}
-
-// Both builds do what goes through the proxy, in turn, and nothing else.
-func TestBuildsAreCompared(t *testing.T) {
-	b := &book{flags: flags{compare: "/tmp/base", rounds: 1}}
-	for _, r := range runs(beside(workloads), func(string) bool { return true }) {
-		for i, by := range r.ways {
-			if other := i%2 == 0; other != strings.HasPrefix(by.name, "base, ") || other != slices.Contains([]target{base, baseTLS}, by.target) {
-				t.Errorf("%s: way %d is %+v", r.row, i, by)
-			}
-			b.add(r.of(by), sample{tps: 100 + 10*float64(i%2), p50: 10, cpu: 50})
-		}
-	}
-	if text, want := b.comparison(), "| select/simple/16/proxy, unfenced | 1.10 | 1 | 1 |"; !strings.Contains(text, want) {
-		t.Errorf("the comparison has no %q:\n%s", want, text)
 	}
 }

@@ -169,25 +169,3 @@ func TestAnotherStoreIsNoGrant(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestUnreachablePostgresIsNoGrant(t *testing.T) {
-	ctx := t.Context()
-	server := stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{})).EndWith(t)
-	conn := stack.Connect(t, server.URL("postgres"))
-	migrate(t, conn)
-	store := redisStore(t, startRedis(t))
-	client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{lockclient.PostgresSealer{Querier: conn}}})
-	server.Kill()
-	lease, err := client.Acquire(ctx, "orders")
-	seal, ok := errors.AsType[*lockclient.SealError](err)
-	if lease != nil || !ok || seal.Resource != "orders" {
-		t.Fatal(lease, err)
-	}
-	if !strings.Contains(err.Error(), server.Addr()) || !strings.Contains(err.Error(), "PostgreSQL") {
-		t.Errorf("%q does not name the server", err)
-	}
-	attempt, err := store.Acquire(ctx, "orders", "next", time.Minute)
-	if err != nil || !attempt.Won() {
-		t.Errorf("the lease was not given back: %+v, %v", attempt, err)
-	}
-}

@@ -110,3 +110,18 @@ func TestTheClientsLockTimeoutHolds(t *testing.T) {
 		}
 	})
 }
+
+// A transaction that waits for one of its resources has those ahead of it, in the order of their keys.
+func TestLocksAreTakenInOrder(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		early, late := db.inOrder(t)
+		app, taking := db.app(t), db.admin(t)
+		for held, locks := range map[string]int{early: 0, late: 1} {
+			mustExec(t, taking, "SELECT pg_advisory_lock(wirefence.lock_key($1))", held)
+			waiting := db.start(t, app, "SELECT wirefence.check($1)", late+"=1,"+early+"=1")
+			db.wantLocks(t, app, locks)
+			mustExec(t, taking, "SELECT pg_advisory_unlock_all()")
+			wantCode(t, <-waiting, "")
+		}
+	})
+}

@@ -3,6 +3,10 @@ package migrations_test
 import (
 	"fmt"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // far gives a database a foreign table in another one, whose commit waits for the advisory lock
@@ -90,4 +94,10 @@ func TestASealWaitsForAForeignCommit(t *testing.T) {
 			t.Error("the foreign commit is missing")
 		}
 	})
+}
+
+// await queries a server until the result is true.
+func await(t *testing.T, conn *pgx.Conn, what, sql string, args ...any) {
+	t.Helper()
+	stack.Eventually(t, what, func() bool { return value[bool](t, conn, sql, args...) })
 }

@@ -114,7 +114,7 @@ func judgesWrites(t *testing.T, db database, app *pgx.Conn, isolations ...string
 			{"", "WF002"}, {"elsewhere=1", "WF002"}, {fenceOf(w.wants, 33), "WF001"}, {fenceOf(w.wants, 35), "WF003"}, {fenceOf(w.wants, 34), ""},
 		}
 		if len(w.wants) == 2 {
-			cases = append(cases, struct{ fence, state string }{fenceOf(w.wants[:1], 34), "WF002"},
+			cases = append(cases, struct{ fence, state string }{fenceOf(w.wants[:1], 34), "WF002"}, struct{ fence, state string }{fenceOf(w.wants[1:], 34), "WF002"},
 				struct{ fence, state string }{fenceOf(w.wants[:1], 34) + "," + fenceOf(w.wants[1:], 33), "WF001"})
 		}
 		for _, c := range cases {
@@ -244,30 +244,6 @@ func TestAGuardTrustsNoReadOnlyCheck(t *testing.T) {
 					mustExec(t, app, "ROLLBACK; RESET wirefence.token")
 				}
 			}
-		}
-	})
-}
-
-func TestAHostileSearchPathMovesNoGuard(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app := guarded(t, db)
-		mustExec(t, db.admin(t), hostile)
-		mustExec(t, app, "SET search_path = evil, pg_catalog")
-		mustExec(t, app, "SELECT wirefence.unprotect('public.base'), wirefence.protect('public.base', 'orders')")
-		for _, sql := range []string{
-			"UPDATE public.orders SET item = 'x'", "INSERT INTO public.parts VALUES (1, 'x')", "INSERT INTO public.parts_high VALUES (101, 'x')",
-			"INSERT INTO public.reports VALUES (1, 'a')", "DELETE FROM public.base",
-		} {
-			for _, c := range []struct{ token, state string }{{"34", ""}, {"33", "WF001"}} {
-				mustExec(t, app, "BEGIN")
-				mustExec(t, app, "SELECT pg_catalog.set_config('wirefence.token', $1, true)", "orders="+c.token+",report:a:1="+c.token)
-				wantCode(t, exec(app, sql), c.state)
-				if c.state == "" {
-					mustExec(t, app, sql)
-				}
-				mustExec(t, app, "ROLLBACK")
-			}
-			wantCode(t, exec(app, sql), "WF002")
 		}
 	})
 }

@@ -77,26 +77,6 @@ func TestTheHistoryIsRead(t *testing.T) {
 	})
 }
 
-func TestTheHistoryIsTheIssuersToReadAndNobodysToWrite(t *testing.T) {
-	onEach(t, func(t *testing.T, db database) {
-		app, issuer := db.app(t), db.as(t, "issuer")
-		for _, sql := range []string{
-			"SELECT * FROM wirefence.history", "SELECT * FROM wirefence.history()", "SELECT wirefence.prune_history()", "SELECT wirefence.set_history(100)",
-		} {
-			wantCode(t, exec(app, sql), "42501")
-			mustExec(t, issuer, sql)
-		}
-		for _, sql := range []string{
-			"INSERT INTO wirefence.history (kind) VALUES ('handoff')", "DELETE FROM wirefence.history", "TRUNCATE wirefence.history",
-			"UPDATE wirefence.history_bounds SET max_rows = 100", "SELECT * FROM wirefence.history_bounds", "SELECT nextval('wirefence.history_dropped')",
-			"SELECT wirefence.prune(1)", "SELECT wirefence.note('shadow', 'WF001', 'a', 1, 2, NULL, NULL, NULL)",
-		} {
-			wantCode(t, exec(app, sql), "42501")
-			wantCode(t, exec(issuer, sql), "42501")
-		}
-	})
-}
-
 func TestTheBoundsOfTheHistoryAreSet(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")

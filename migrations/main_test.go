@@ -46,15 +46,6 @@ func onEach(t *testing.T, test func(t *testing.T, db database)) {
 	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) { test(t, withSchema(t, suite.Server(t, major))) })
 }
 
-// onEachAlone runs a test on some versions while no other runs, for a slot of logical
-// replication waits until all transactions of its server have ended.
-func onEachAlone(t *testing.T, test func(t *testing.T, db database)) {
-	t.Helper()
-	for _, major := range stack.Some(t, stack.Versions()) {
-		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, withSchema(t, suite.Server(t, major))) })
-	}
-}
-
 // withSchema creates a database with the schema and what the suite has.
 func withSchema(t *testing.T, server *servers.Postgres) database {
 	t.Helper()

@@ -106,7 +106,7 @@ func TestGrantsThatAPromotionLoses(t *testing.T) {
 		wantCurrent(t, primary, "orders=34,declared=1")
 		failOver(t, primary, standby)
 
-		for _, fence := range []string{"orders=33", "orders=34", "orders=35", "new=1", "new=2", "foreign=7,orders=34"} {
+		for _, fence := range []string{"orders=33", "orders=34", "orders=35", "new=1", "new=2", "foreign=7,orders=34", "foreign=7,orders=33"} {
 			if fence == "orders=34" || fence == "orders=35" { // higher than what is recorded, and so unknown besides
 				app := standby.app(t)
 				wantCode(t, exec(app, "SELECT wirefence.check($1)", fence), "WF001")
@@ -355,5 +355,31 @@ func TestASessionThatSeesThePromotion(t *testing.T) {
 		if !value[bool](t, issuer, "SELECT former FROM wirefence.status()") {
 			t.Error("the session of the issuer hasn't seen the promotion")
 		}
+	})
+}
+
+// The clock went back between two promotions, so tokens of the first are from the future.
+// A known token is exceeded; a lost one is never accepted.
+func TestAClockThatGoesBackBetweenPromotions(t *testing.T) {
+	onOwn(t, func(t *testing.T, primary database) {
+		ahead := look[int64](t, primary, "SELECT (extract(epoch FROM clock_timestamp() + interval '2 h') * 1048576)::bigint")
+		primary.seal(t, "known", ahead)
+		primary.seal(t, "lost", 33)
+		standby := primary.standby(t)
+		standby.fallBehind(t, primary)
+		primary.seal(t, "lost", ahead)
+		failOver(t, primary, standby)
+		lost := fmt.Sprintf("lost=%d", ahead)
+		wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", lost), "WF001")
+		if token := granted(t, standby, "known"); token <= ahead {
+			t.Errorf("behind %d comes %d", ahead, token)
+		}
+		token := granted(t, standby, "lost")
+		if token < firstAfterPromotion || token >= ahead {
+			t.Errorf("the next token is %d, with the clock behind %d", token, ahead)
+		}
+		wantCurrent(t, standby, fmt.Sprintf("lost=%d", token))
+		wantCode(t, exec(standby.app(t), "SELECT wirefence.check($1)", lost), "WF003")
+		wantCode(t, exec(standby.app(t), holdSQL, lost), "WF003")
 	})
 }

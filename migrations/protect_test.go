@@ -66,6 +66,7 @@ func TestProtectSaysWhatIsWrong(t *testing.T) {
 			{"protect('free', 'a}')", "22023", "has unbalanced braces"},
 			{"protect('free', 'a{}')", "22023", "has unbalanced braces"},
 			{"protect('free', 'a{b{c}}')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a:{id}{id}')", "22023", "has adjacent columns"},
 			{"protect('free', 'a:{tenant}')", "42703", "has no column \"tenant\""},
 			{"protect('odd', 'a:{at}')", "42804", "can't be part of a resource's name"},
 			{"protect('odd', 'a:{price}')", "42804", "can't be part of a resource's name"},

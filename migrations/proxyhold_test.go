@@ -52,6 +52,7 @@ func TestAProxyIsToldAllByOneCall(t *testing.T) {
 			{all, "orders=34,orders=34@etcd", "held SERVER KEY", 2},
 			{all, "orders=33", "WF001", 0}, {all, "orders=35", "WF003", 0}, {all, "orders", "WF004", 0}, {all, "orders=34,granted=33", "WF001", 0},
 			{all, "once=34", "once", 0}, {all, "orders=34,once=34", "once", 0},
+			{"observe", "orders=33", "WF001", 0}, {"observe", "orders=34", "checked", 0},
 			{all, "trial=34", "shadow", 0}, {all, "orders=34,trial=34", "checked", 0},
 			{"group", "orders=34,trial=33", `WF001: stale fencing token for resource "trial"`, 0}, {"exchange needed", "orders=34,trial=33", "checked", 0},
 			{all, "trial=33", `WF001: stale fencing token for resource "trial"`, 0},

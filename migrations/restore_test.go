@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"strings"
@@ -54,22 +55,6 @@ func TestARestoreIntoANewCluster(t *testing.T) {
 	}
 }
 
-// pg_dumpall restores roles, memberships included.
-func TestRolesOfADump(t *testing.T) {
-	t.Parallel()
-	source := toDump(t)
-	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})).EndWith(t)
-	roles := t.TempDir() + "/roles.sql"
-	source.mustRun(t, "postgres", "pg_dumpall", "--roles-only", "-f", roles)
-	restored := create(t, server, "")
-	restored.mustRun(t, "postgres", "psql", "-Xq", "-f", roles) // which complains that there is a role postgres
-	custom.restoreInto(t, restored, custom.dumpTo(t, source))
-	wantSame(t, source, restored)
-	if lines := apply(t, restored.admin(t)); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
-		t.Errorf("migrating reports %q", lines)
-	}
-}
-
 // Rows that are restored without their tables are checked by the guards.
 func TestRowsIntoGuardedTables(t *testing.T) {
 	t.Parallel()
@@ -114,43 +99,6 @@ func TestRowsIntoGuardedTables(t *testing.T) {
 			t.Errorf("%s %s %s: faults %q", c.role, c.flag, c.options, got)
 		}
 	}
-}
-
-// A dump of some tables contains their triggers, which judge tokens, but not the
-// declarations.
-func TestADumpOfSomeTables(t *testing.T) {
-	t.Parallel()
-	source := toDump(t)
-	some := custom.dumpTo(t, source, "-t", "public.orders", "-t", "public.lines")
-	out, err := forRestore(t, source.Postgres).run(t, "postgres", "pg_restore", some)
-	if err == nil || !strings.Contains(out, `schema "wirefence" does not exist`) {
-		t.Errorf("into a database without the schema: %v, %s", err, out)
-	}
-
-	migrated := withSchema(t, source.Postgres)
-	mustExec(t, migrated.admin(t), "GRANT CREATE ON SCHEMA public TO app")
-	custom.restoreInto(t, migrated, some)
-	wantFaults(t, migrated, map[string]string{"public.orders": "guarded, but not declared", "public.lines": "guarded, but not declared"})
-	app := migrated.app(t)
-	wantCode(t, exec(app, "UPDATE orders SET item = 'x'"), "WF002")
-	migrated.seal(t, "orders", 2)
-	wantCode(t, exec(app, "SET wirefence.token = 'orders=1'; UPDATE orders SET item = 'x'"), "WF001")
-	mustExec(t, app, "SET wirefence.token = 'orders=2'; UPDATE orders SET item = 'x'; RESET wirefence.token")
-	mustExec(t, app, "SELECT wirefence.protect('orders', 'orders'), wirefence.protect('lines', 'lines')")
-	wantFaults(t, migrated, map[string]string{})
-	mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=2'); UPDATE orders SET item = 'x'; COMMIT")
-
-	// The class of rows does not come with its table.
-	mustExec(t, source.app(t), "CREATE TABLE public.jobs (id int PRIMARY KEY, claim bigint); INSERT INTO jobs VALUES (17, 5); SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0')")
-	custom.restoreInto(t, migrated, custom.dumpTo(t, source, "-t", "public.jobs"))
-	wantCode(t, exec(app, "SELECT wirefence.check('job(17)=5')"), "WF008")
-	mustExec(t, app, "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0'); SELECT wirefence.check('job(17)=5')")
-
-	// A single table that is restored from a full dump comes without its triggers.
-	other := withSchema(t, source.Postgres)
-	other.mustRun(t, "postgres", "pg_restore", "-t", "orders", custom.dumpTo(t, source))
-	wantCode(t, exec(other.app(t), "UPDATE orders SET item = 'x'"), "")
-	wantFaults(t, other, map[string]string{})
 }
 
 // The rows of the schema wirefence are part of a dump.
@@ -211,5 +159,60 @@ func TestARestoreToAnEarlierState(t *testing.T) {
 	reasons := column[string](t, issuer, "SELECT DISTINCT reason FROM wirefence.resource_changes")
 	if len(reasons) != 1 || !strings.Contains(reasons[0], "restored") {
 		t.Errorf("recorded %q", reasons)
+	}
+}
+
+// pg_upgrade creates a new cluster, whose timeline is 1 again. It accepts no earlier
+// token, and the next ones exceed all of them.
+func TestTokensBehindPgUpgrade(t *testing.T) {
+	t.Parallel()
+	versions := servers.UpgradableVersions()
+	if len(versions) == 0 {
+		t.Fatal("no pg_upgrade is installed: run scripts/install-servers (Debian, Ubuntu), or put it beside postgres and initdb")
+	}
+	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: versions[len(versions)-1]})).EndWith(t)
+	before := withSchema(t, server)
+	before.seal(t, "orders", 33)
+	leased := granted(t, before, "leased")
+	mustExec(t, before.app(t), "SELECT wirefence.check('foreign=7')")
+	mustExec(t, before.as(t, "issuer"), "SELECT wirefence.declare_resource('trusted', 'a test', failover => 'trust')")
+	before.seal(t, "trusted", 5)
+	admin := before.admin(t)
+	mustExec(t, admin, "CREATE TABLE public.guarded (id int); GRANT INSERT ON public.guarded TO app")
+	mustExec(t, admin, "SELECT wirefence.protect('public.guarded', 'orders')")
+	const identity = "SELECT wirefence.identity()"
+	was := value[string](t, admin, identity)
+
+	upgraded := stack.Started(server.Upgrade(t.Context())).EndWith(t)
+	after := database{upgraded, before.name}
+	admin = after.admin(t)
+	if is := value[string](t, admin, identity); is == was || !contains(is, "/00000001") {
+		t.Errorf("the server was %s and is %s", was, is)
+	}
+	for _, fence := range []string{"orders=33", fmt.Sprintf("leased=%d", leased)} {
+		wantFormer(t, after, fence)
+	}
+	mustExec(t, after.app(t), "SELECT wirefence.check('trusted=5,foreign=7')")
+	app := after.app(t)
+	mustExec(t, app, "SET wirefence.token = 'orders=33'")
+	wantCode(t, exec(app, "INSERT INTO public.guarded VALUES (1)"), "WF001")
+	for _, resource := range []string{"orders", "leased"} {
+		token := granted(t, after, resource)
+		if token < firstAfterPromotion {
+			t.Errorf("the next token of %s is %d", resource, token)
+		}
+		mustExec(t, after.app(t), "SELECT wirefence.check($1)", fmt.Sprintf("%s=%d", resource, token))
+		wantCode(t, exec(after.app(t), "SELECT wirefence.check($1)", resource+"=33"), "WF001")
+	}
+	mustExec(t, app, fmt.Sprintf("SET wirefence.token = 'orders=%d'", after.lastToken(t, "orders")))
+	mustExec(t, app, "INSERT INTO public.guarded VALUES (1)")
+	if err := migrations.Verify(t.Context(), admin); err != nil {
+		t.Error(err)
+	}
+	if lines := apply(t, admin); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
+		t.Errorf("migrating reports %q", lines)
+	}
+	if drifts, err := migrations.Drifts(t.Context(), admin); err != nil || len(drifts) > 0 {
+		t.Errorf("drifted: %+v, %v", drifts, err)
 	}
 }

@@ -373,6 +373,19 @@ func TestDeclaringChecksWhatItIsGiven(t *testing.T) {
 	})
 }
 
+// A caller of record_rows past declare_rows may have a copy of its own, with other types. The claim is judged
+// as the table's types read it.
+func TestAClaimIsReadWithTheTablesTypes(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		mustExec(t, db.admin(t), "GRANT CREATE ON SCHEMA public TO app")
+		app := db.app(t)
+		mustExec(t, app, `CREATE TABLE odd (id bigint PRIMARY KEY, n int); CREATE TEMP TABLE wirefence_rows (id bigint, n text);
+			CREATE INDEX wirefence_claim ON wirefence_rows ((wirefence.is_claim(length(n || 'x')))); CREATE INDEX wirefence_condition ON wirefence_rows ((wirefence.is_condition(id > 0)))`)
+		err := exec(app, "SELECT wirefence.record_rows('odd', 'odd'::regclass::oid::text, '{id}', 'false')")
+		wantSaid(t, "record_rows", err, "22023", "uses anytextcat")
+	})
+}
+
 // The judge reads a row alike whatever the settings of a session are.
 func TestSettingsChangeNoVerdict(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
@@ -510,7 +523,9 @@ func TestGuardsOfRows(t *testing.T) {
 			}
 			mustExec(t, app, "DROP TABLE q.more")
 		}
+		mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'job(1)=10'; INSERT INTO q.results VALUES (1, 'old'); INSERT INTO q.parts VALUES (1, 'old'); COMMIT")
 		for _, c := range []struct{ fence, sql, state string }{
+			{"job(2)=20", "UPDATE q.results SET job_id = 2", "WF002"}, {"job(2)=20", "UPDATE q.parts SET job_id = 2", "WF002"}, {"job(2)=20", "DELETE FROM q.results", "WF002"},
 			{"job(1)=10", "INSERT INTO q.results VALUES (1, 'a')", ""},
 			{"job(1)=11", "INSERT INTO q.results VALUES (1, 'a')", "WF001"},
 			{"", "INSERT INTO q.results VALUES (1, 'a')", "WF002"},
@@ -541,6 +556,7 @@ func TestGuardsOfRows(t *testing.T) {
 				}
 			}
 		}
+		mustExec(t, app, "BEGIN; SET LOCAL wirefence.token = 'job(1)=10'; DELETE FROM q.results; DELETE FROM q.parts; COMMIT")
 		for fence, state := range map[string]string{"job(1)=10": "", "job(1)=11": "WF001", "": "WF002"} {
 			if db.Major >= 15 {
 				const merge = "MERGE INTO q.results AS r USING (VALUES (1::bigint)) AS v(id) ON r.job_id = v.id WHEN NOT MATCHED THEN INSERT VALUES (v.id, 'm')"

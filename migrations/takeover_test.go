@@ -87,6 +87,7 @@ func TestZombiesAreEndedAfterPreemptAfter(t *testing.T) {
 	const later = "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'"
 	for name, c := range map[string]struct{ setup, zombie, takeover string }{
 		"seal over a shared holder":          {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
+		"seal over a holder of several":      {"SELECT wirefence.check('lines=1,orders=34')", "lines=1,orders=34", "SELECT wirefence.seal('orders', 35)"},
 		"seal over a first writer":           {"SELECT wirefence.check('orders=33')", "orders=34", "SELECT wirefence.seal('orders', 35)"},
 		"advance over a shared holder":       {"SELECT wirefence.check('orders=34')", "orders=34", "SELECT wirefence.check('orders=35')"},
 		"advance over a first writer":        {"SELECT wirefence.check('orders=33')", "orders=34", "SELECT wirefence.check('orders=35')"},
@@ -278,7 +279,7 @@ func TestAnAdvanceEndsNobodyElse(t *testing.T) {
 		db.seal(t, "orders", 34)
 		mustExec(t, issuer, "SELECT wirefence.declare_resource('used', 'why', advance => 'use')")
 		mustExec(t, issuer, "SELECT wirefence.declare_resource($1, 'why', advance => 'use')", same)
-		mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '300 ms'")
+		mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '700 ms'") // over the first look, which ends idle sessions
 		for name, c := range map[string]struct{ holds, fence string }{
 			"a lower token's holder":        {"BEGIN; SELECT wirefence.check('used=1')", "used=2"},
 			"one who has to be waited for":  {"BEGIN; SELECT wirefence.check('orders=34')", fence},
@@ -450,6 +451,23 @@ func TestOnlyWhatStoodInTheWayIsEnded(t *testing.T) {
 		wantCode(t, <-sealed, "")
 		if zombie() == nil {
 			t.Error("the zombie committed")
+		}
+	})
+}
+
+// Between the look at the holders and their end a session may have begun another transaction, which is
+// none that stood in the way.
+func TestALaterTransactionIsSpared(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		db.seal(t, "orders", 34)
+		app, admin := db.app(t), db.admin(t)
+		mustExec(t, app, "SELECT wirefence.proxy_hold(7, 'orders=34', NULL, 'nothing', false, 'needed'); BEGIN")
+		const end = "SELECT wirefence.end_holder('orders', $1, NULL, $2::text::timestamptz)"
+		mustExec(t, admin, end, int(app.PgConn().PID()), "2026-01-01")
+		mustExec(t, app, "SELECT 1")
+		mustExec(t, admin, end, int(app.PgConn().PID()), nil)
+		if exec(app, "SELECT 1") == nil {
+			t.Error("the present transaction goes on")
 		}
 	})
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
-	"fmt"
-	"strings"
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
 	"testing"
-
-	"github.com/wirefence/wirefence/internal/stack"
+	"time"
 )
 
 func TestPasswordsAreLeftOut(t *testing.T) {
@@ -26,57 +28,54 @@ func TestPasswordsAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestTheProxyTellsOfItself(t *testing.T) {
+func TestBuild(t *testing.T) {
 	t.Parallel()
-	url := database(t, true)
-	p := startProxy(t, strings.Replace(url, "postgres@", "postgres:geheim-77@", 1), "WIREFENCE_UNFENCED_WRITES=reject", "WIREFENCE_REDIS_URL=redis://:geheim-78@127.0.0.1:1/0")
-	status, about := ask(t, "GET", "http://"+p.admin+"/v1/about", "", "")
-	settings, _ := about["settings"].(map[string]any)
-	upstream, _ := about["upstream"].([]any)
-	if status != 200 || about["mode"] != "enforce" || about["unfenced_writes"] != "reject" || about["version"] != thisBuild().Version || len(upstream) != 1 ||
-		settings["WIREFENCE_MAX_CONNECTIONS"] != "1000" || settings["WIREFENCE_REDIS_URL"] != "redis://@127.0.0.1:1/0" || settings["WIREFENCE_LISTEN"] == "" {
-		t.Errorf("%d: %v", status, about)
-	}
-	if strings.Contains(fmt.Sprint(about), "geheim") {
-		t.Errorf("a password is told: %v", about)
-	}
-}
-
-func TestAProxyKeepsSeries(t *testing.T) {
-	t.Parallel()
-	p := startProxy(t, database(t, true))
-	conn := stack.Connect(t, p.url)
-	if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
-		t.Fatal(err)
-	}
-	stack.Eventually(t, "the session is in the series", func() bool {
-		_, told := ask(t, "GET", "http://"+p.admin+"/v1/series?limit=1", "", "")
-		all, _ := told["series"].([]any)
-		for _, s := range all {
-			if one := s.(map[string]any); one["name"] == "sessions" && fmt.Sprint(one["points"]) == "[1]" {
-				return true
-			}
+	recorded := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.time", Value: "2026-11-20T10:00:00Z"}}
+	for _, c := range []struct {
+		name string
+		info *debug.BuildInfo
+		want [3]string
+	}{
+		{"nothing is known", nil, [3]string{"dev", "unknown", "unknown"}},
+		{"a checkout", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}, Settings: recorded}, [3]string{"dev", "0123456789abcdef", "2026-11-20T10:00:00Z"}},
+		{"go install of a release", &debug.BuildInfo{Main: debug.Module{Version: "v0.1.0"}}, [3]string{"v0.1.0", "unknown", "unknown"}},
+	} {
+		if b := buildOf(c.info); [3]string{b.Version, b.Commit, b.CommitDate} != c.want || b.Schema == 0 || b.Go != runtime.Version() {
+			t.Errorf("%s: %+v", c.name, b)
 		}
-		return false
-	})
+	}
 }
 
-func TestTheDoctorAnswersOverHTTP(t *testing.T) {
+// The command version works with a misspelt setting in the environment.
+func TestVersion(t *testing.T) {
 	t.Parallel()
-	p := startProxy(t, database(t, true))
-	status, examined := ask(t, "GET", "http://"+p.admin+"/v1/doctor", "", "")
-	report, _ := examined["report"].(map[string]any)
-	checks, _ := report["checks"].([]any)
-	if status != 200 || report["grade"] == "" || len(checks) < 10 {
-		t.Fatalf("%d: %v", status, examined)
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		wirefence(t, []string{"WIREFENCE_MOOD=x"}, args...).expect(t, 0).says(t, "wirefence ", ", commit ", ", schema ", runtime.Version())
 	}
-	seen := map[any]any{}
-	for _, c := range checks {
-		seen[c.(map[string]any)["check"]] = c.(map[string]any)["grade"]
-	}
-	for _, name := range []string{"proxy.ready", "proxy.fences", "schema.version"} {
-		if seen[name] != "ok" {
-			t.Errorf("%s is %v", name, seen[name])
+	wirefence(t, nil, "version", "stray").expect(t, exitUsage, "no arguments")
+}
+
+func TestDurationsAndTimesInTheLog(t *testing.T) {
+	at := time.Date(2026, 11, 20, 17, 0, 0, 0, time.UTC)
+	for format, want := range map[string]string{
+		"json": `"ttl":"1m30s","wait":{"after":"1.5ms"},"since":"2026-11-20T17:00:00Z"`,
+		"text": `ttl=1m30s wait.after=1.5ms since=2026-11-20T17:00:00.000Z`,
+	} {
+		var out bytes.Buffer
+		log := slog.New(logHandler(&out, slog.LevelInfo, format))
+		log.With("ttl", 90*time.Second).Info("a line", slog.Group("wait", "after", 1500*time.Microsecond), "since", at)
+		if !bytes.Contains(out.Bytes(), []byte(want)) {
+			t.Errorf("%s: no %s in %s", format, want, out.Bytes())
+		}
+		if format != "json" {
+			continue
+		}
+		var line struct{ Time string }
+		if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := time.Parse(time.RFC3339Nano, line.Time); err != nil {
+			t.Error(err)
 		}
 	}
 }

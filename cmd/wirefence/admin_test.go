@@ -96,23 +96,6 @@ func everywhere(t *testing.T) (settings []string, admin string) {
 	return []string{"WIREFENCE_ADMIN_LISTEN=" + strings.Replace(admin, "127.0.0.1", "0.0.0.0", 1)}, admin
 }
 
-func TestTheAPIWantsATokenBeyondLoopback(t *testing.T) {
-	t.Parallel()
-	settings, admin := everywhere(t)
-	p := startProxy(t, database(t, true), settings...)
-	if log := p.stderr.String(); !strings.Contains(log, "requests to /v1 are refused") || !strings.Contains(log, "WIREFENCE_ADMIN_TOKEN_FILE") {
-		t.Errorf("the log doesn't say so:\n%s", log)
-	}
-	if status, problem := ask(t, "GET", "http://"+admin+"/v1/resources", "", ""); status != 403 || !strings.Contains(fmt.Sprint(problem["detail"]), "WIREFENCE_ADMIN_TOKEN_FILE") {
-		t.Errorf("%d: %v", status, problem)
-	}
-	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
-		if status, _ := get(t, "http://"+admin+path); status != 200 {
-			t.Errorf("%s: %d", path, status)
-		}
-	}
-}
-
 func TestTheTokenFile(t *testing.T) {
 	t.Parallel()
 	const first, second = "Zmlyc3QtdG9rZW4tMQ", "c2Vjb25kLXRva2VuLTI"

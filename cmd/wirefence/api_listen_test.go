@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/authority"
-	"github.com/wirefence/wirefence/internal/stack"
 )
 
 const applicationToken, operatorToken = "YXBwbGljYXRpb24tdG9rZW4", "b3BlcmF0b3ItdG9rZW4tMQ"
@@ -120,38 +119,6 @@ func TestTLSOnTheAPIListener(t *testing.T) {
 	}
 	defer c.Close()
 	fmt.Fprint(c, "GET /livez HTTP/1.0\r\n\r\n")
-	if text, err := io.ReadAll(c); err != nil || !strings.Contains(string(text), "200 OK") {
-		t.Errorf("over the socket: %s, %v", text, err)
-	}
-}
-
-// Another process takes the addresses over, a socket's too, and the first one ends.
-func TestTheAPIListenerIsTakenOver(t *testing.T) {
-	t.Parallel()
-	url, at, socket := database(t, true), freeAddress(t), filepath.Join(t.TempDir(), "api.sock")
-	settings, _, _ := proxySettingsFor(t, url)
-	settings = append(settings, "WIREFENCE_REUSE_PORT=true", "WIREFENCE_API_LISTEN="+at+",unix:"+socket)
-	first := start(t, settings, "proxy")
-	first.stderr.Await(t, `"msg":"serving"`)
-	second := start(t, settings, "proxy")
-	second.stderr.Await(t, `"msg":"serving"`)
-	first.signal(t, syscall.SIGTERM)
-	first.stderr.Await(t, `"msg":"draining`)
-	stack.Eventually(t, "the second one is ready", func() bool {
-		response, err := http.Get("http://" + at + "/readyz")
-		if err != nil {
-			return false
-		}
-		_ = response.Body.Close()
-		return response.StatusCode == 200
-	})
-	<-first.exited
-	c, err := net.Dial("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	fmt.Fprint(c, "GET /readyz HTTP/1.0\r\n\r\n")
 	if text, err := io.ReadAll(c); err != nil || !strings.Contains(string(text), "200 OK") {
 		t.Errorf("over the socket: %s, %v", text, err)
 	}

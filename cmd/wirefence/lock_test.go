@@ -143,23 +143,6 @@ func TestLockDoesNotWaitForAnotherConfiguration(t *testing.T) {
 	}
 }
 
-func TestLockNamesWhatIsDown(t *testing.T) {
-	t.Parallel()
-	wirefence(t, []string{"WIREFENCE_REDIS_URL=redis://u:geheim@127.0.0.1:1/0", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "true").
-		expect(t, exitUnavailable, "127.0.0.1:1")
-	r := wirefence(t, []string{"WIREFENCE_ETCD_URL=etcd://u:geheim@127.0.0.1:1", "WIREFENCE_TTL=1s", "WIREFENCE_UNSEALED=true"}, "lock", "orders", "--", "true").
-		expect(t, exitUnavailable, "127.0.0.1:1")
-	if strings.Contains(r.stderr, "geheim") {
-		t.Errorf("the password is shown: %s", r.stderr)
-	}
-	r = wirefence(t, []string{
-		"WIREFENCE_REDIS_URL=" + redisServer(t).URL(), "WIREFENCE_DATABASE_URL=postgres://u:geheim@127.0.0.1:2/x?sslmode=disable",
-	}, "lock", "down", "--", "true").expect(t, exitUnavailable, "127.0.0.1:2")
-	if strings.Contains(r.stderr, "geheim") {
-		t.Errorf("the password is shown: %s", r.stderr)
-	}
-}
-
 // A store that is gone ends the command with the lease, with a status of its own.
 func TestLockLosesItsLease(t *testing.T) {
 	type server interface {

@@ -148,30 +148,3 @@ func TestSecretInANamedPipe(t *testing.T) {
 	}
 	served.end(t).expect(t, 0)
 }
-
-// Every setting that may hold a password can be in a file.
-func TestSecretsCanBeInFiles(t *testing.T) {
-	t.Parallel()
-	root := newRoot()
-	for command, names := range map[string][]string{
-		"proxy":     {"upstream", "database-url", "redis-url", "etcd-url", "zookeeper-url"},
-		"lock":      {"database-url", "redis-url", "etcd-url", "zookeeper-url"},
-		"status":    {"database-url", "redis-url", "etcd-url", "zookeeper-url"},
-		"revoke":    {"database-url", "redis-url", "etcd-url", "zookeeper-url"},
-		"doctor":    {"database-url", "upstream", "proxy-url", "redis-url", "etcd-url", "zookeeper-url"},
-		"migrate":   {"owner-url", "database-url"},
-		"protect":   {"owner-url", "database-url"},
-		"unprotect": {"owner-url", "database-url"},
-		"history":   {"database-url"},
-	} {
-		c, _, err := root.Find([]string{command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range names {
-			if c.Flags().Lookup(name+"-file") == nil {
-				t.Errorf("%s --%s can't be in a file", command, name)
-			}
-		}
-	}
-}

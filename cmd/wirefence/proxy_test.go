@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,33 +99,6 @@ func TestProxyRefusesADatabaseItDoesNotKnow(t *testing.T) {
 	wirefence(t, settings, "proxy").expect(t, exitConfig, "has no version")
 }
 
-// A rollout and its rollback meet schemas one version from the binary's.
-func TestASchemaOneVersionApart(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	for _, apart := range []int{1, -1} {
-		stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+apart))
-		p := startProxy(t, url)
-		p.stderr.Await(t, "one version apart")
-		if status, text := get(t, "http://"+p.admin+"/readyz"); status != http.StatusOK {
-			t.Errorf("%d apart: %d, %s", apart, status, text)
-		}
-		settings := []string{"WIREFENCE_DATABASE_URL=" + url}
-		wirefence(t, settings, "lock", "orders", "--", "psql", "-X", p.url, "-c", "SELECT 1").expect(t, 0)
-		for _, command := range []string{"status", "history", "resource list", "revoke orders"} {
-			wirefence(t, issuer(url), strings.Fields(command)...).expect(t, 0)
-		}
-		p.signal(t, os.Interrupt)
-		p.end(t).expect(t, 0)
-	}
-	for apart, says := range map[int]string{2: "upgrade the binary", -2: "wirefence migrate"} {
-		stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+apart))
-		for _, command := range []string{"lock orders -- true", "status", "history", "resource list"} {
-			wirefence(t, issuer(url), strings.Fields(command)...).expect(t, exitConfig, says)
-		}
-	}
-}
-
 // A database that is away, or that is yet to be migrated, keeps the proxy from being ready
 // and not from starting.
 func TestProxyWaitsForItsDatabase(t *testing.T) {
@@ -154,15 +130,6 @@ func TestProxyWaitsForItsDatabase(t *testing.T) {
 	if err := pg.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stands("ok")
-	p.signal(t, os.Interrupt)
-	p.end(t).expect(t, 0)
-
-	// A rollout that went further than this binary may be taken back.
-	stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+2))
-	p = start(t, settings, "proxy")
-	stands("upgrade the binary")
-	stack.Exec(t, url, fmt.Sprintf("UPDATE wirefence.applied_version SET version = %d", migrations.Version()+1))
 	stands("ok")
 	p.signal(t, os.Interrupt)
 	p.end(t).expect(t, 0)
@@ -273,4 +240,103 @@ func TestProxyWarnsOfTooFewDescriptors(t *testing.T) {
 	if fine := startProxy(t, database(t, true), "WIREFENCE_MAX_CONNECTIONS=10"); strings.Contains(fine.stderr.String(), "open files") {
 		t.Error("there is a warning although all is well")
 	}
+}
+
+// The caller that began to look for the schema can wait for its end.
+func TestTheSchemaIsNotLookedForAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	w := awaitedSchema(proxySettings{ServerSettings: ServerSettings{Mode: "enforce", DatabaseURL: "postgres://127.0.0.1:1/app"}}, slog.New(slog.DiscardHandler))
+	end, err := w.begin(t.Context(), t.FailNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.ready() == nil {
+		t.Error("it is ready without a database")
+	}
+	end()
+	all := make([]byte, 1<<20)
+	if all = all[:runtime.Stack(all, true)]; strings.Contains(string(all), "(*awaited).wait") {
+		t.Errorf("it looks on:\n%s", all)
+	}
+}
+
+// A proxy whose clients are idle keeps at most two connections to its database, whether it has a
+// lease or waits for one: there may be one for each pod. It opens others for moments.
+func TestAnIdleProxyKeepsTwoConnections(t *testing.T) {
+	t.Parallel()
+	for store, settings := range map[string][]string{"PostgreSQL": nil, "Redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			url := database(t, true)
+			conn, sidecar := stack.Connect(t, url), append(settings[:len(settings):len(settings)], "WIREFENCE_LEASE=orders")
+			holder := startProxy(t, url, append(sidecar, "WIREFENCE_DATABASE_URL="+url+"&application_name=holder")...)
+			holder.stderr.Await(t, "holding the lease")
+			runs(t, stack.Connect(t, holder.url), "SELECT")
+			startProxy(t, url, append(sidecar, "WIREFENCE_DATABASE_URL="+url+"&application_name=standby")...)
+			startProxy(t, url, append(settings[:len(settings):len(settings)], "WIREFENCE_DATABASE_URL="+url+"&application_name=shared")...)
+			for _, name := range []string{"holder", "standby", "shared"} {
+				const rest = 6 * time.Second
+				since := time.Now()
+				stack.Eventually(t, name+" has two connections for a while", func() bool {
+					var kept int
+					err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE $1 || '%' AND datname = current_database() AND backend_start < clock_timestamp() - interval '1 s'", name).Scan(&kept)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if kept > 2 {
+						since = time.Now()
+					}
+					return time.Since(since) > rest
+				})
+			}
+		})
+	}
+}
+
+// After a SIGHUP the next login asks the database anew whether functions release advisory locks, so
+// one that a direct connection has made counts at once.
+func TestHangupAsksForFunctionsAgain(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "SELECT wirefence.seal('orders', 34, 'worker-B')", "CREATE TABLE jobs (worker text)")
+	p := startProxy(t, url)
+	stack.Connect(t, p.url) // its login asks, and finds none
+	stack.Exec(t, url, "CREATE FUNCTION unlocks() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_unlock_all()'")
+	p.signal(t, syscall.SIGHUP)
+	p.stderr.Await(t, "SIGHUP: other settings")
+	if out := p.stderr.String(); !strings.Contains(out, `"msg":"reloaded","what":["look for functions that release locks"`) {
+		t.Errorf("the log doesn't say what was reloaded:\n%s", out)
+	}
+	conn := stack.Connect(t, p.url)
+	if _, err := conn.Exec(t.Context(), "SET wirefence.token = 'orders=34'"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "VACUUM jobs"); fence.StateOf(err) != fence.CannotBeFenced { // needs a hold
+		t.Errorf("VACUUM in a session that must not hold gives %v", err)
+	}
+	p.signal(t, syscall.SIGTERM)
+	p.end(t).expect(t, 0)
+}
+
+// A SIGHUP that comes before the proxy serves is answered, too. The listener
+// never answers, so the proxy hangs in its look at the schema.
+func TestHangupBeforeServing(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	settings, _, _ := proxySettingsFor(t, "postgres://postgres@"+l.Addr().String()+"/x?sslmode=disable")
+	p := start(t, settings, "proxy")
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.signal(t, syscall.SIGHUP)
+	p.stderr.Await(t, "SIGHUP: other settings")
+	_ = conn.Close()
+	p.stderr.Await(t, `"msg":"serving"`)
+	p.signal(t, syscall.SIGTERM)
+	p.end(t).expect(t, 0)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
@@ -81,18 +82,6 @@ func TestEverySettingIsExplained(t *testing.T) {
 	}
 }
 
-func TestHelpListsSettings(t *testing.T) {
-	t.Parallel()
-	proxy := wirefence(t, nil, "proxy", "--help").expect(t, 0)
-	proxy.stdout = strings.Join(strings.Fields(proxy.stdout), " ") // a line may end within a default
-	proxy.says(t, "--upstream", "[WIREFENCE_UPSTREAM]", "[WIREFENCE_LISTEN] (default 127.0.0.1:6433)")
-	all := wirefence(t, nil, "--help").expect(t, 0).says(t, "proxy", "migrate", "lock", "status", "revoke", "doctor", "demo", "version")
-	if strings.Contains(all.stdout, "worker") {
-		t.Error("the demo's worker is listed")
-	}
-	wirefence(t, nil, "version").expect(t, 0).says(t, "wirefence ", "schema ")
-}
-
 func TestWrongUsage(t *testing.T) {
 	t.Parallel()
 	upstream, database := "WIREFENCE_UPSTREAM=postgres://127.0.0.1:1/", "WIREFENCE_DATABASE_URL=postgres://127.0.0.1:1/x?sslmode=disable"
@@ -104,29 +93,12 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"proxy", "--lisen=a:1"}, "unknown flag: --lisen; --listen is one"},
 		{nil, []string{"proxy"}, "WIREFENCE_UPSTREAM"},
 		{nil, []string{"prox"}, "unknown command \"prox\"; proxy is one"},
-		{nil, []string{"lokc"}, "unknown command \"lokc\"; lock is one"},
-		{nil, []string{"lock", "--wiat=3s", "orders", "--", "true"}, "unknown flag: --wiat; --wait is one"},
 		{[]string{upstream}, []string{"proxy", "stray"}, "wants no arguments"},
 		{[]string{upstream, "WIREFENCE_MODE=loose"}, []string{"proxy"}, "loose"},
-		{[]string{upstream, "WIREFENCE_UNFENCED_WRITES=maybe"}, []string{"proxy"}, "maybe"},
 		{[]string{upstream, "WIREFENCE_LOG_LEVEL=loud"}, []string{"proxy"}, "loud"},
-		{[]string{upstream, "WIREFENCE_LOG_FORMAT=xml"}, []string{"proxy"}, "xml"},
-		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=soon"}, []string{"proxy"}, "soon"},
-		{[]string{upstream, "WIREFENCE_HOLD=-1ms"}, []string{"proxy"}, `WIREFENCE_HOLD is "-1ms": 0 to 10s`},
 		{[]string{upstream}, []string{"proxy", "--hold=11s"}, `--hold is "11s": 0 to 10s`},
-		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=many"}, []string{"proxy"}, "many"},
-		{[]string{upstream, "WIREFENCE_MAX_CONNECTIONS=0"}, []string{"proxy"}, `WIREFENCE_MAX_CONNECTIONS is "0": at least 1`},
-		{[]string{upstream, "WIREFENCE_MAX_HTTP_CONNECTIONS=0"}, []string{"proxy"}, `WIREFENCE_MAX_HTTP_CONNECTIONS is "0": at least 1`},
 		{[]string{upstream, "WIREFENCE_MAX_STATEMENT=0"}, []string{"proxy"}, `WIREFENCE_MAX_STATEMENT is "0": at least 1024`},
-		{[]string{upstream, "WIREFENCE_STARTUP_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_STARTUP_TIMEOUT is "0s": at least 1ms`},
-		{[]string{upstream, "WIREFENCE_CONNECT_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_CONNECT_TIMEOUT is "0s": at least 1ms`},
-		{[]string{upstream, "WIREFENCE_DRAIN_TIMEOUT=0s"}, []string{"proxy"}, `WIREFENCE_DRAIN_TIMEOUT is "0s": at least 1ms`},
-		{[]string{upstream, "WIREFENCE_STANDBY_WAIT=0s"}, []string{"proxy"}, `WIREFENCE_STANDBY_WAIT is "0s": at least 1ms`},
-		{[]string{upstream, "WIREFENCE_TCP_KEEPALIVE=-1s"}, []string{"proxy"}, `WIREFENCE_TCP_KEEPALIVE is "-1s": 0, or 1s to 9h`},
 		{[]string{upstream, "WIREFENCE_TTL=0s"}, []string{"proxy"}, `WIREFENCE_TTL is "0s": 20ms to 8784h`},
-		{[]string{database, "WIREFENCE_TTL=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_TTL is "0s": 20ms to 8784h`},
-		{[]string{database, "WIREFENCE_MAX_HOLD=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_MAX_HOLD is "0s": at least 1ms`},
-		{[]string{database, "WIREFENCE_REDIS_WAIT_TIMEOUT=0s"}, []string{"lock", "orders", "--", "true"}, `WIREFENCE_REDIS_WAIT_TIMEOUT is "0s": at least 1ms`},
 		{[]string{upstream, "WIREFENCE_LEASE=orders"}, []string{"proxy"}, "WIREFENCE_LEASE needs WIREFENCE_DATABASE_URL"},
 		{[]string{upstream, database, "WIREFENCE_LEASE=" + strings.Repeat("x", 256)}, []string{"proxy"}, "WIREFENCE_LEASE"},
 		{[]string{upstream, database, "WIREFENCE_LEASE=orders", "WIREFENCE_MODE=off"}, []string{"proxy"}, "mode off"},
@@ -136,7 +108,6 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"history", "--limit=abc"}, `--limit is "abc": a whole number, as in 100`},
 		{[]string{"WIREFENCE_REUSE_PORT=yes"}, []string{"proxy"}, `WIREFENCE_REUSE_PORT is "yes": true or false`},
 		{[]string{"WIREFENCE_TTL=soon"}, []string{"proxy"}, `WIREFENCE_TTL is "soon": a duration, as in 30s`},
-		{nil, []string{"doctor", "--timeout=soon"}, `--timeout is "soon": a duration, as in 30s`},
 		{nil, []string{"status", "--output=xml"}, `--output is "xml": text or json`},
 		{[]string{"WIREFENCE_DRY_RUN=true"}, []string{"migrate"}, "WIREFENCE_DRY_RUN, which is no setting: --dry-run is given on the command line only"},
 		{nil, []string{"status", "orders", "--guards"}, "name none"},
@@ -149,17 +120,12 @@ func TestWrongUsage(t *testing.T) {
 		{nil, []string{"status"}, "WIREFENCE_DATABASE_URL is not set"},
 		{nil, []string{"status", "--ready", "--admin-listen=nowhere"}, "WIREFENCE_ADMIN_LISTEN"},
 		{nil, []string{"revoke"}, "wants one resource"},
-		{nil, []string{"revoke", "orders"}, "WIREFENCE_DATABASE_URL is not set"},
 		{nil, []string{"lock", "orders", "true"}, "two dashes"},
 		{nil, []string{"lock", "orders", "--", "true"}, "no lease store: set WIREFENCE_DATABASE_URL"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://h", "--etcd-url=etcd://u:geheim@h", "--", "true"}, "both WIREFENCE_REDIS_URL and WIREFENCE_ETCD_URL are set"},
-		{nil, []string{"lock", "orders", "--etcd-url=etcd://u:geheim@h:port", "--", "true"}, "WIREFENCE_ETCD_URL"},
 		{nil, []string{"lock", "orders", "--etcd-url=etcd://h", "--zookeeper-url=zookeeper://u:geheim@h", "--", "true"}, "both WIREFENCE_ETCD_URL and WIREFENCE_ZOOKEEPER_URL are set"},
 		{nil, []string{"lock", "orders", "--zookeeper-url=zookeeper://u:geheim@h?tick=soon", "--", "true"}, "WIREFENCE_ZOOKEEPER_URL"},
 		{nil, []string{"lock", "orders", "--database-url=postgres://u:geheim@h:port/", "--", "true"}, "WIREFENCE_DATABASE_URL"},
-		{nil, []string{"demo", "stray"}, "wants no arguments"},
-		{nil, []string{"demo", "--kep"}, "unknown flag: --kep"},
-		{nil, []string{"status", "--database-url=postgres://u:geheim@h:port/"}, "WIREFENCE_DATABASE_URL"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h:port/", "--", "true"}, "WIREFENCE_REDIS_URL"},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=-1", "--", "true"}, `--redis-wait-replicas is "-1": at least 0`},
 		{nil, []string{"lock", "orders", "--redis-url=redis://u:geheim@h", "--redis-wait-replicas=1", "--redis-wait-timeout=5s", "--", "true"}, "less than the client's ReadTimeout"},
@@ -238,4 +204,85 @@ func TestRanges(t *testing.T) {
 			t.Errorf("%s: %q", field, got)
 		}
 	}
+}
+
+// A command reports wrong input, and what to do, before it changes anything.
+func TestWrongInput(t *testing.T) {
+	t.Parallel()
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE ROLE wrong_input LOGIN", "CREATE TABLE orders (id int)", "CREATE VIEW seen AS SELECT * FROM orders",
+		"CREATE FOREIGN DATA WRAPPER w", "CREATE SERVER s FOREIGN DATA WRAPPER w", "CREATE FOREIGN TABLE far (id int) SERVER s",
+		"SELECT wirefence.seal('orders', 34, 'worker-A')")
+	bare := database(t, false)
+	others := strings.Replace(url, "postgres@", "wrong_input@", 1)
+	long := strings.Repeat("z", 256)
+	readOnly := url + "&options=-cdefault_transaction_read_only%3Don"
+	const wantsPrimary = "target_session_attrs=read-write"
+	const needsIssuer = "GRANT wirefence_issuer TO"
+	for _, c := range []struct {
+		url, args string
+		status    int
+		says      string
+	}{
+		{url, "protect orders", 2, "--resource is missing"},
+		{url, "protect orders --resource=" + long, 1, "It has 256 bytes"},
+		{url, "protect orders --resource={tenant}", 1, "HINT: The table has id."},
+		{url, "protect orders --resource={id", 1, "double each brace"},
+		{url, "protect orders lines --resource=x", 2, "wants one table"},
+		{url, "protect a.b.c.d --resource=x", 1, "a.b.c.d"},
+		{url, "protect seen --resource=x", 1, "not on views"},
+		{url, "protect far --resource=x", 1, "foreign"},
+		{url, "unprotect", 2, "wants one table"},
+		{url, "unprotect orders", 1, "is not guarded"},
+		{url, "unprotect nowhere", 1, "does not exist and was not guarded"},
+		{url, "revoke", 2, "wants one resource"},
+		{url, "revoke " + long, 2, "256 bytes"},
+		{url, "revoke nothing", 1, "WF008"},
+		{url, "lock", 2, "--help"},
+		{url, "lock orders psql -c true", 2, "if it is a flag of the command to run, put -- before that"},
+		{url, "lock orders psql -h 127.0.0.1", 2, "if -h is a flag of the command to run, put -- before that"},
+		{url, "lock orders psql", 2, "two dashes"},
+		{url, "lock " + long + " -- true", 2, "256 bytes"},
+		{url, "lock orders --ttl=-1s -- true", 2, `--ttl is "-1s": 20ms to 8784h`},
+		{url, "lock orders --holder=" + long + " -- true", 2, "at most 160 are allowed"},
+		{url, "lock orders --wait=-1s -- true", 2, `--wait is "-1s": at least 0`},
+		{url, "lock orders --term-grace=0s -- true", 2, `--term-grace is "0s": at least 1ms`},
+		{url, "resource set orders --preempt-after=600h --reason=x", 1, "never, or 0 to 24 days"},
+		{url, "status --wait=1s", 2, "give it with --ready"},
+		{url, "status --ready --wait=300ms --admin-listen=127.0.0.1:1", 1, "the proxy's probes don't answer"},
+		{url, "status --nothing", 2, "unknown flag"},
+		{others, "protect orders --resource=x", 1, "HINT: Connect as postgres"},
+		{others, "revoke orders", 1, needsIssuer},
+		{others, "status", 1, needsIssuer},
+		{others, "status --guards", 1, needsIssuer},
+		{others, "resource list", 1, needsIssuer},
+		{others, "resource set orders --reuse=once --reason=x", 1, needsIssuer},
+		{others, "resource declare new --reason=x", 1, needsIssuer},
+		{others, "lock orders -- true", exitConfig, needsIssuer},
+		{readOnly, "revoke orders", 1, wantsPrimary},
+		{readOnly, "resource set orders --reuse=once --reason=x", 1, wantsPrimary},
+		{readOnly, "protect orders --resource=x", 1, wantsPrimary},
+		{readOnly, "lock orders -- true", exitUnavailable, wantsPrimary},
+		{strings.Replace(readOnly, url, bare, 1), "migrate", 1, wantsPrimary},
+		{bare, "protect orders --resource=x", exitConfig, noSchema},
+		{bare, "unprotect orders", exitConfig, noSchema},
+		{bare, "revoke orders", exitConfig, noSchema},
+		{bare, "status --guards", exitConfig, noSchema},
+		{bare, "lock orders -- true", exitConfig, "run `wirefence migrate`"},
+		{"", "protect orders --resource=x", 2, "WIREFENCE_OWNER_URL is not set (--owner-url), nor WIREFENCE_DATABASE_URL: it is the connection string of the table's owner"},
+		{"", "unprotect orders", 2, "the table's owner"},
+		{url, "history " + long, 2, "history: a resource name has 256 bytes"},
+		{"not a url", "status", 2, "WIREFENCE_DATABASE_URL"},
+		{url, "lock orders --ttl=9000h --wait=1h -- true", 2, `--ttl is "9000h"`},
+		{url + "&sslcrl=/x", "lock orders --wait=1h -- true", 2, "sslcrl is not supported"},
+		{url + "&search_path=x", "lock orders --wait=1h -- true", 2, "libpq doesn't know"},
+		{url + "&options=-cnonsense%3D1", "lock orders --wait=1h -- true", exitConfig, "nonsense"},
+		{"jdbc:" + url, "lock orders --wait=1h -- true", 2, "begins with postgres://"},
+	} {
+		wirefence(t, issuer(c.url), strings.Fields(c.args)...).expect(t, c.status, c.says)
+	}
+	if r := show(t, url, "orders"); r.Token != 34 || r.Reuse != "allow" || len(r.Changes) > 0 {
+		t.Errorf("changed to %+v", r)
+	}
+	wirefence(t, issuer(url), "status", "--guards").expect(t, 0).says(t, "No table is guarded.")
 }

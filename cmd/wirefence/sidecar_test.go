@@ -304,39 +304,3 @@ func TestSidecarIsRevoked(t *testing.T) {
 	p.signal(t, syscall.SIGTERM)
 	p.end(t).expect(t, 0, `"token":3`, "the lease was released")
 }
-
-// A resource whose tokens come from another store is never granted: the log says how to change
-// that, again and again, and so does the doctor.
-func TestSidecarInAnotherStore(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	stack.Exec(t, url, "SELECT wirefence.seal('orders', 1, 'a', 'redis')")
-	p := startProxy(t, url, "WIREFENCE_LEASE=orders")
-	stack.Eventually(t, "the log has the hint twice", func() bool {
-		return strings.Count(p.stderr.String(), `"hint":"`) >= 2 && strings.Contains(p.stderr.String(), "wirefence resource set NAME --source postgres")
-	})
-	if status, body := get(t, "http://"+p.admin+"/v1/doctor"); status != 200 || !strings.Contains(body, "it never leads") {
-		t.Errorf("the doctor, %d: %s", status, body)
-	}
-}
-
-// A store that is away doesn't keep the proxy from serving, as a standby.
-func TestSidecarWithoutItsStore(t *testing.T) {
-	t.Parallel()
-	url := database(t, true)
-	stack.Exec(t, url, "CREATE TABLE jobs (worker text)")
-	p := startProxy(t, url, "WIREFENCE_LEASE=orders", "WIREFENCE_REDIS_URL=redis://127.0.0.1:1/0")
-	p.stderr.Await(t, "cannot acquire the lease")
-	p.stderr.Await(t, "the lease store does not answer")
-	awaitRole(t, p, "standby")
-	conn := stack.Connect(t, p.url)
-	runs(t, conn, "SELECT count(*) FROM jobs")
-	if _, err := conn.Exec(t.Context(), "INSERT INTO jobs VALUES ('x')"); fence.StateOf(err) != fence.LeaseNotHeld {
-		t.Errorf("a write without the lease: %v", err)
-	}
-	for _, metric := range []string{`wirefence_lease_held{resource="orders"} 0`, `wirefence_refusals_total{condition="lease_not_held",shadow="false",sqlstate="WF007"} 1`} {
-		if _, metrics := get(t, "http://"+p.admin+"/metrics"); !strings.Contains(metrics, metric) {
-			t.Errorf("%s is missing in\n%s", metric, metrics)
-		}
-	}
-}

@@ -118,53 +118,6 @@ func TestHistoryIsJudged(t *testing.T) {
 	}
 }
 
-// A client that is killed anywhere leaves calls without a return.
-func TestHistoryIsRead(t *testing.T) {
-	h := &history{first: 1}
-	err := h.add("c1", 3, []record{
-		{At: 1, What: acquiring, Round: 1},
-		{At: 2, What: granted, Round: 1, Token: 7},
-		{At: 3, What: looked, Round: 1, Rows: 4},
-		{At: 4, What: held, Round: 1},
-		{At: 5, What: writing, Write: 1, Token: 7},
-		{At: 6, What: acquiring, Round: 2},
-		{At: 7, What: wrote, Write: 1, Token: 7, Fate: refused, Current: 8},
-		{At: 8, What: failed, Round: 2, Error: "down"},
-		{At: 9, What: acquiring, Round: 3},
-		{At: 9, What: writing, Write: 2, Token: 7},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantAttempts := []attempt{
-		{by: "c1.1", lane: 3, call: 1, ret: 2, token: 7, rows: 4, lastHeld: 4},
-		{by: "c1.2", lane: 3, call: 6, ret: 8, failure: "down", rows: -1},
-		{by: "c1.3", lane: 3, call: 9, rows: -1},
-	}
-	wantWrites := []write{
-		{id: "c1.1", lane: 3, token: 7, call: 5, ret: 7, writeOutcome: refused, current: 8},
-		{id: "c1.2", lane: 3, token: 7, call: 9, writeOutcome: unknown},
-	}
-	for i, want := range wantAttempts {
-		if *h.attempts[i] != want {
-			t.Errorf("attempt %d is %+v, want %+v", i, *h.attempts[i], want)
-		}
-	}
-	for i, want := range wantWrites {
-		if *h.writes[i] != want {
-			t.Errorf("write %d is %+v, want %+v", i, *h.writes[i], want)
-		}
-	}
-	if len(h.attempts) != 3 || len(h.writes) != 2 || h.end() != 10 {
-		t.Errorf("%d attempts, %d writes, end %d", len(h.attempts), len(h.writes), h.end())
-	}
-	for _, r := range []record{{What: wrote, Write: 9}, {What: granted, Round: 9}, {What: "dreaming", Round: 1}} {
-		if err := (&history{}).add("c1", 0, []record{{What: acquiring, Round: 1}, r}); err == nil {
-			t.Errorf("%+v is taken", r)
-		}
-	}
-}
-
 // The checks find each defect of a client.
 func TestDefectsAreFound(t *testing.T) {
 	for _, c := range []struct {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -158,22 +160,6 @@ func TestUnusableCounterLeavesNoLease(t *testing.T) {
 	}
 }
 
-func TestRaiseHealsANegativeCounterOnly(t *testing.T) {
-	ctx, client, store := t.Context(), direct(t, shared), open(t, shared)
-	const resource = fence.Resource("raise")
-	client.Set(ctx, redis.TokenKey(resource), "-5", 0)
-	if err := store.Raise(ctx, resource, 4); err != nil {
-		t.Fatal(err)
-	}
-	if got := client.Get(ctx, redis.TokenKey(resource)).Val(); got != "4" {
-		t.Errorf("raised to %s", got)
-	}
-	client.Set(ctx, redis.TokenKey(resource), "four", 0)
-	if err := store.Raise(ctx, resource, 4); !errors.Is(err, lockclient.ErrCounter) {
-		t.Error(err)
-	}
-}
-
 func TestErrorsNameTheServerNotThePassword(t *testing.T) {
 	ctx := t.Context()
 	server := ownServer(t)
@@ -209,5 +195,111 @@ func TestAUserWithoutChannelsCanRelease(t *testing.T) {
 	}
 	if held, err := store.Release(ctx, "r", "me"); !held || err != nil {
 		t.Error(held, err)
+	}
+}
+
+func TestOpenHidesABadURL(t *testing.T) {
+	for url, want := range map[string]string{
+		"open-sesame":                                      "not a URL",
+		"redis://:open-sesame@host:port":                   "host 1 of 1",
+		"redis://:open-sesame@host:65536":                  "host 1 of 1",
+		"redis://:open-sesame@host/-1":                     "negative",
+		"redis-sentinel://:open-sesame@a/-1?master_name=m": "negative",
+		"http://:open-sesame@host":                         "scheme",
+		"redis://:open-sesame@host/x":                      "database",
+		"redis://:open-sesame@host/0?nothing=1":            "nothing",
+		"redis://:open/sesame@host":                        "not a URL",
+		"redis://:12/open-sesame@host:6379":                "not a URL",
+		"redis://:open?sesame@host":                        "not a URL",
+		"redis://:open#sesame@host":                        "not a URL",
+		"redis://:open%sesame@host":                        "not a URL",
+		"redis://user:open-sesame":                         "host 1 of 1",
+		"redis://:open-sesame@host?sentinel_password=%zz":  "not a URL",
+		"redis://:open-sesame@a,b":                         "redis-sentinel:// or redis-cluster://",
+		"redis://:open-sesame@a?master_name=m":             "redis-sentinel://",
+		"redis://:open-sesame@a?tls_server_name=m":         "rediss",
+		"unix://:open-sesame@":                             "empty unix socket path",
+
+		"redis-sentinel://:open-sesame@a,b":                                        "master_name is missing",
+		"redis-sentinel://:open-sesame@?master_name=m":                             "host 1 of 1",
+		"redis-sentinel://:open-sesame@a,,b?master_name=m":                         "host 2 of 3",
+		"redis-sentinel://:open-sesame@a:?master_name=m":                           "host 1 of 1",
+		"redis-sentinel://:open-sesame@a/zero?master_name=m":                       "database",
+		"redis-sentinel://a?master_name=m&password=open-sesame":                    "sentinel_password",
+		"redis-sentinel://:open-sesame@a?master_name=m&replica_only=true":          "masters only",
+		"redis-sentinel://:open-sesame@a?master_name=m&route_by_latency=true":      "masters only",
+		"redis-sentinel://:open-sesame@a?master_name=m&sentinel_password=a@sesame": "not a URL",
+		"redis-sentinel://:open-sesame@a?master_name=m&dial_timeout=long":          "dial_timeout",
+
+		"redis-cluster://:open-sesame@a,b/1":                 "database 0 only",
+		"redis-cluster://:open-sesame@a,b?db=1":              "database 0 only",
+		"redis-cluster://:open-sesame@a,b?master_name=m":     "redis-sentinel://",
+		"redis-cluster://:open-sesame@a,b?read_only=true":    "masters only",
+		"redis-cluster://:open-sesame@a,b?skip_verify=true":  "needs TLS",
+		"rediss-cluster://:open-sesame@a,b?skip_verify=oops": "skip_verify must be",
+		"redis-cluster://:open-sesame@a,b:x":                 "host 2 of 2",
+	} {
+		store, err := redis.Open(url)
+		if err == nil {
+			_ = store.Close()
+			t.Errorf("%s: opened", url)
+		} else if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v, want %s", url, err, want)
+		}
+	}
+}
+
+// Errors name the servers of a connection string, and nothing else of it.
+func TestOpenReadsEveryForm(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis://":                                   "localhost:6379",
+		"redis://user:open-sesame@host":              "host:6379",
+		"redis://:open%2Fsesame@[::1]:7/3":           "[::1]:7",
+		"rediss://host?tls_server_name=other":        "host:6379",
+		"unix://:open-sesame@/run/redis.sock?db=2":   "/run/redis.sock",
+		"redis-cluster://:open-sesame@a,b:7,[::1]/0": "a:6379,b:7,[::1]:6379",
+		"rediss-cluster://a,b?skip_verify=true":      "a:6379,b:6379",
+		"redis-sentinel://u:open-sesame@a,b:7/2?master_name=m&sentinel_username=s&sentinel_password=sesame": "m of Sentinels a:26379,b:7",
+		"rediss-sentinel://a,b?master_name=m&skip_verify=true&tls_server_name=redis":                        "m of Sentinels a:26379,b:26379",
+	} {
+		store, err := redis.Open(url)
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		_ = store.Close() // so that nothing is looked up
+		_, err = store.Acquire(t.Context(), "r", "me", time.Minute)
+		if err == nil || !strings.Contains(err.Error(), "redis at "+want+": ") || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%s: %v, want %s", url, err, want)
+		}
+	}
+}
+
+// A client that is closed under its waiters, as where deferred calls are in the wrong order,
+// leaves a listener that waits for them to leave.
+func TestAListenerOfAClosedClientRests(t *testing.T) {
+	t.Parallel()
+	client := goredis.NewClient(&goredis.Options{Addr: shared.Addr()})
+	store := redis.New(client)
+	t.Cleanup(func() { _ = store.Close() })
+	notices := make(chan struct{}, 1)
+	stop, err := store.Notify(t.Context(), "orders", notices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	<-notices // it listens
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	resting := regexp.MustCompile(`goroutine \d+ \[chan receive[^]]*\]:\n\S*redis\.\(\*Store\)\.listen\(`)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		all := make([]byte, 1<<20)
+		if all = all[:runtime.Stack(all, true)]; resting.Match(all) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the listener doesn't rest:\n%s", all)
+		}
 	}
 }

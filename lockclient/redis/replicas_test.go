@@ -213,56 +213,6 @@ func TestAGrantThatIsNotReplicatedIsGivenBack(t *testing.T) {
 	})
 }
 
-// While a slot migrates, a renewal follows its key. A script with a key that does not
-// exist yet runs at neither node, by the rules of Redis.
-func TestASlotThatIsHandedOver(t *testing.T) {
-	ctx, c := t.Context(), theCluster(t)
-	store := openReplicated(t, c.URL(), ample)
-	const resource = "migrating"
-	key := redis.LeaseKey(resource)
-	at, err := c.MasterOf(ctx, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, next := c.Masters[at], c.Masters[(at+1)%len(c.Masters)]
-	do := func(node *servers.Redis, args ...any) any {
-		t.Helper()
-		answer, err := node.Do(ctx, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer
-	}
-	renew := func() {
-		t.Helper()
-		if held, err := store.Renew(ctx, resource, "me", time.Minute); err != nil || !held {
-			t.Fatal(held, err)
-		}
-	}
-	slot := do(old, "cluster", "keyslot", key)
-	oldID, nextID := do(old, "cluster", "myid"), do(next, "cluster", "myid")
-	if attempt, err := store.Acquire(ctx, resource, "me", time.Minute); err != nil || !attempt.Won() {
-		t.Fatal(attempt, err)
-	}
-	do(next, "cluster", "setslot", slot, "importing", oldID)
-	do(old, "cluster", "setslot", slot, "migrating", nextID)
-	renew()
-	do(old, "migrate", "127.0.0.1", next.Port, "", 0, 5000, "keys", key, redis.TokenKey(resource))
-	renew()
-	if held, err := store.Release(ctx, resource, "me"); err != nil || !held {
-		t.Error(held, err)
-	}
-	if _, err := store.Acquire(ctx, resource, "me", time.Minute); !goredis.IsTryAgainError(err) {
-		t.Error(err)
-	}
-	do(next, "cluster", "setslot", slot, "node", nextID)
-	do(old, "cluster", "setslot", slot, "node", nextID)
-	if attempt, err := store.Acquire(ctx, resource, "me", time.Minute); err != nil || attempt.Token != 2 {
-		t.Error(attempt, err)
-	}
-	renew()
-}
-
 func TestOptionsOutOfRange(t *testing.T) {
 	for want, opts := range map[string]redis.Options{
 		"Replicas -1":              {Replicas: -1},
@@ -280,16 +230,70 @@ func TestOptionsOutOfRange(t *testing.T) {
 	}
 }
 
-func TestAClusterTakenForOneServerSaysSo(t *testing.T) {
-	c := theCluster(t)
-	store := open(t, c.Masters[0])
-	for i := range 100 {
-		if _, err := store.Acquire(t.Context(), fence.Resource(fmt.Sprint(i)), "me", time.Minute); err != nil {
-			if !strings.Contains(err.Error(), "redis-cluster://") {
+// Replicated leases survive their master, and waiters get notices of releases at the new
+// one.
+func TestAStoreGoesOnAfterAFailover(t *testing.T) {
+	t.Run("Sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := ownSentinel(t)
+		goesOn(t, s, func() {
+			s.Master.Kill()
+			if err := s.AwaitFailover(t.Context()); err != nil {
 				t.Error(err)
 			}
-			return
-		}
+		})
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		t.Parallel()
+		ctx := t.Context()
+		c := stack.Started(servers.StartRedisCluster(ctx)).EndWith(t)
+		goesOn(t, c, func() {
+			for _, node := range c.Nodes() {
+				if _, err := node.Do(ctx, "config", "set", "cluster-node-timeout", 2000, "cluster-require-full-coverage", "no"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			at, err := c.MasterOf(ctx, redis.LeaseKey("r"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Masters[at].Kill()
+		})
+	})
+}
+
+func goesOn(t *testing.T, server interface{ URL() string }, failOver func()) {
+	ctx, store := t.Context(), open(t, server)
+	first, err := openReplicated(t, server.URL(), ample).Acquire(ctx, "r", "me", time.Hour)
+	if err != nil || !first.Won() {
+		t.Fatal(first, err)
 	}
-	t.Error("all slots at one of three masters")
+	released := make(chan struct{}, 1)
+	stop, err := store.Notify(ctx, "r", released)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	<-released // it listens
+
+	failOver()
+	stack.Eventually(t, "answer of a new master", func() bool {
+		attempt, err := store.Acquire(ctx, "r", "another", time.Hour)
+		if err == nil && attempt.Holder != lockclient.HolderOf("me") {
+			t.Fatalf("the new master doesn't know the holder: %+v", attempt)
+		}
+		return err == nil
+	})
+	last := first.Token
+	for holder, next := "me", "a"; next != "aaa"; holder, next = next, next+"a" {
+		if held, err := store.Release(ctx, "r", holder); err != nil || !held {
+			t.Fatal(held, err)
+		}
+		<-released // the first may be for a connection to the new master
+		attempt, err := store.Acquire(ctx, "r", next, time.Hour)
+		if err != nil || attempt.Token <= last {
+			t.Fatal(attempt, err)
+		}
+		last = attempt.Token
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 )
 
 // appended is a call that appends an item to the list, under a token.
@@ -89,41 +88,4 @@ func judgeList(list []string, appends []appended, reads []seen) (faults []string
 		}
 	}
 	return faults
-}
-
-// A history without a fault, and one change of it for each fault.
-func TestListsAreJudged(t *testing.T) {
-	list := []string{"a1", "a2", "b1"}
-	type history struct {
-		list    []string
-		appends []appended
-		reads   []seen
-	}
-	good := func() history {
-		return history{slices.Clone(list),
-			[]appended{{"a", "a1", 1, committed}, {"a", "a2", 1, unknown}, {"a", "a3", 1, unknown}, {"b", "b1", 2, committed}, {"a", "a4", 1, aborted}},
-			[]seen{{"a", 1, 1, sumOf(list[:1]), "a1"}, {"b", 2, 2, sumOf(list[:2]), ""}, {"r", 0, 1, sumOf(list[:1]), ""}, {"r", 0, 3, sumOf(list), ""}}}
-	}
-	if h := good(); judgeList(h.list, h.appends, h.reads) != nil {
-		t.Errorf("the good one: %q", judgeList(h.list, h.appends, h.reads))
-	}
-	for want, change := range map[string]func(*history){
-		"is lost":                   func(h *history) { h.appends[2].fate = committed },
-		"was aborted":               func(h *history) { h.appends[1].fate = aborted },
-		"there twice":               func(h *history) { h.list = append(h.list, "b1") },
-		"nobody":                    func(h *history) { h.list = append(h.list, "x") },
-		"comes behind":              func(h *history) { h.appends[0].token = 3 },
-		"no beginning of the list":  func(h *history) { h.reads[2].sum = sumOf(list[1:2]) },
-		"and before that":           func(h *history) { h.reads[2], h.reads[3] = h.reads[3], h.reads[2] },
-		"does not see its own":      func(h *history) { h.reads[0].after = "a2" },
-		"granted to a and to b":     func(h *history) { h.reads[1].token = 1 },
-		"what a later holder wrote": func(h *history) { h.reads[0] = seen{"a", 1, 3, sumOf(list), ""} },
-		"has not read all":          func(h *history) { h.reads[1] = seen{"b", 2, 1, sumOf(list[:1]), ""} },
-	} {
-		h := good()
-		change(&h)
-		if faults := judgeList(h.list, h.appends, h.reads); !slices.ContainsFunc(faults, func(fault string) bool { return strings.Contains(fault, want) }) {
-			t.Errorf("want a fault that %q: %q", want, faults)
-		}
-	}
 }

@@ -1,9 +1,14 @@
 package fencingtest
 
 import (
+	"context"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/wirefence/wirefence/internal/stack"
@@ -171,6 +176,92 @@ func TestTheClientsOwnReadOnly(t *testing.T) {
 			c.Must("rollback", "begin")
 			stack.WantState(t, p.run(c, insert), "WF002", p.name)
 			c.Must("rollback")
+		}
+	})
+}
+
+// A replication connection to a database takes SQL too, as simple queries.
+func TestReplicationConnectionsWriteNothingUnchecked(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		strict := w.own(t, proxy.Options{UnfencedWrites: proxy.Reject, MaxStatement: 4 << 10})
+		large := insert + " -- " + strings.Repeat("x", 5<<10)
+		for name, c := range map[string]struct {
+			behind   *world
+			settings []string
+			before   string
+			write    string
+			want     string
+		}{
+			"unfenced":         {w, nil, "", "insert into cell values (9, 9)", ""},
+			"comment":          {w, nil, "", insert + " /*wirefence.token='orders=33'*/", "WF001"},
+			"malformed":        {w, nil, "", insert + " /*wirefence.token='orders'*/", "WF004"},
+			"startup":          {w, []string{"wirefence.token", stale}, "", insert, "WF001"},
+			"startup options":  {w, []string{"options", "-c wirefence.token=" + stale}, "", insert, "WF001"},
+			"SET":              {w, nil, "set wirefence.token = '" + stale + "'", insert, "WF001"},
+			"set_config":       {w, nil, "select set_config('wirefence.token', '" + stale + "', false)", insert, "WF001"},
+			"policy":           {strict, nil, "", insert, "WF002"},
+			"oversize, fenced": {strict, []string{"wirefence.token", stale}, "", large, "WF006"},
+			"oversize, policy": {strict, nil, "", large, "WF006"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := c.behind.connect(t, append([]string{"replication", "database"}, c.settings...)...)
+				r.Must("IDENTIFY_SYSTEM")
+				if c.before != "" {
+					r.Must(c.before)
+				}
+				stack.WantState(t, r.Simple(c.write), c.want)
+				r.Must("IDENTIFY_SYSTEM")
+			})
+		}
+		w.Exec(t, "alter role postgres in database "+w.Name+" set wirefence.token = '"+stale+"'")
+		r := w.connect(t, "replication", "database")
+		r.Fails(insert, "WF001")
+		w.wantRows(t, 0)
+	})
+}
+
+// A client that asks for all log messages gets none about the proxy's own queries.
+func TestTheProxysMessagesAreNotHeard(t *testing.T) {
+	onEach(t, oldAndNew, func(t *testing.T, w *world) {
+		cfg, err := pgx.ParseConfig(stack.URL(w.proxy, w.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		var heard []string
+		cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard = append(heard, n.Message)
+		}
+		c, err := pgx.ConnectConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close(context.Background()) }()
+		stack.MustExec(t, c, "set log_statement = 'all'")
+		stack.MustExec(t, c, "set log_min_duration_statement = 0")
+		stack.MustExec(t, c, "set client_min_messages = log")
+		stack.MustExec(t, c, "select set_config('wirefence.token', 'orders=34', false)")
+		for range 3 { // the first prepares the check
+			if _, err := c.Exec(t.Context(), "insert into jobs values ($1)", 34); err != nil {
+				t.Fatal(err)
+			}
+			stack.MustExec(t, c, "do $$ begin raise notice 'heard'; end $$")
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		own := 0
+		for _, message := range heard {
+			if strings.Contains(message, "_wirefence") || strings.Contains(message, "pg_catalog.current_setting('wirefence.token'") {
+				t.Errorf("the client hears %q", message)
+			}
+			if message == "heard" {
+				own++
+			}
+		}
+		if own != 3 {
+			t.Errorf("the client hears its own notices %d times of %q", own, heard)
 		}
 	})
 }

@@ -55,39 +55,6 @@ func TestRowFences(t *testing.T) {
 	})
 }
 
-// A worker completes its job and writes its result in one transaction, with statements behind
-// the completion. The next worker's take waits for it, and a late worker is refused.
-func TestRowFencesOfAWorker(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.withQueue(t)
-		w.Exec(t, "SELECT wirefence.protect('results', 'job({job_id})')")
-		for _, p := range protocols {
-			worker, next := w.connect(t), w.connect(t)
-			worker.Must("SET wirefence.token = 'job(1)=10'", "BEGIN")
-			for _, sql := range []string{
-				"INSERT INTO results VALUES (1)", "UPDATE queue SET running = false WHERE id = 1", "INSERT INTO results VALUES (1)",
-				"INSERT INTO jobs (token) VALUES (34)", "SAVEPOINT s", "DELETE FROM queue WHERE id = 1", "ROLLBACK TO s", "INSERT INTO results VALUES (1)",
-			} {
-				stack.WantState(t, p.run(worker, sql), "", p.name, sql)
-			}
-			waits := make(chan error, 1)
-			go func() { waits <- next.Simple("UPDATE queue SET claim = claim + 1, running = true WHERE id = 1") }()
-			stack.Eventually(t, "the take waits", func() bool {
-				return w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE queue SET claim%'") == 1
-			})
-			worker.Must("COMMIT")
-			if err := <-waits; err != nil {
-				t.Fatal(err)
-			}
-			for _, sql := range []string{"INSERT INTO results VALUES (1)", "UPDATE queue SET running = false WHERE id = 1", "SELECT 1"} {
-				stack.WantState(t, p.run(worker, sql), "WF001", p.name, sql)
-			}
-			w.Exec(t, "UPDATE queue SET claim = 10, running = true WHERE id = 1")
-		}
-		w.wantRowsOf(t, 34, len(protocols))
-	})
-}
-
 // What can't share a transaction with a check is refused, as with tokens that are used once.
 func TestRowFencesOfWhatNeedsAHold(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {

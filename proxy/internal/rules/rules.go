@@ -3,6 +3,7 @@
 package rules
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -76,7 +77,8 @@ func (r *Rule) Overlay(root, dir string) (overlay string, err error) {
 	replaced := map[string]string{}
 	for _, e := range r.edits {
 		path := filepath.Join(root, e.file)
-		text, err := os.ReadFile(path)
+		copied := replaced[path] // by an edit before
+		text, err := os.ReadFile(cmp.Or(copied, path))
 		if err != nil {
 			return "", err
 		}

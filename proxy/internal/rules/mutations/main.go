@@ -1,8 +1,9 @@
-// Command mutations takes each rule out of the proxy's core, runs the tests of the packages it is
-// given, and prints which of them fail: a test that is alone in failing for a rule can't be spared,
-// and one that fails for none needs another reason.
+// Command mutations takes each rule out of the proxy's core, or with -schema out of the schema's
+// functions, runs the tests of the packages it is given, and prints which of them fail: a test that is
+// alone in failing for a rule can't be spared, and one that fails for none needs another reason.
 //
 //	go run ./proxy/internal/rules/mutations -rules COMMIT ./proxy/internal/...
+//	go run ./proxy/internal/rules/mutations -schema -rules forg ./migrations ./lockclient/postgres
 package main
 
 import (
@@ -27,6 +28,7 @@ import (
 )
 
 func main() {
+	schema := flag.Bool("schema", false, "take out rules of the schema's functions")
 	chosen := flag.String("rules", ".", "which rules to take out, as a regular expression")
 	run := flag.String("run", ".", "which tests to run, as go test takes it")
 	timeout := flag.Duration("timeout", 0, "how long the tests of a package may take; 0 for go's default")
@@ -37,14 +39,19 @@ func main() {
 	if *timeout > 0 {
 		args = append(args, "-timeout", timeout.String())
 	}
-	if err := mutate(ctx, os.Stdout, regexp.MustCompile(*chosen), args, flag.Args()); err != nil {
+	all := rules.All
+	if *schema {
+		all = slices.Insert(slices.Clone(rules.Schema), 0, rules.Text)
+	}
+	if err := mutate(ctx, os.Stdout, all, regexp.MustCompile(*chosen), args, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "mutations:", err)
 		os.Exit(1)
 	}
 }
 
-// mutate runs the packages' tests with every rule, and then without each that is chosen.
-func mutate(ctx context.Context, out io.Writer, chosen *regexp.Regexp, args, packages []string) error {
+// mutate runs the packages' tests with every rule, and then without each that is chosen. What fails
+// by another text alone doesn't count.
+func mutate(ctx context.Context, out io.Writer, all []rules.Rule, chosen *regexp.Regexp, args, packages []string) error {
 	if len(packages) == 0 {
 		return errors.New("expected packages")
 	}
@@ -60,8 +67,10 @@ func mutate(ctx context.Context, out io.Writer, chosen *regexp.Regexp, args, pac
 		return fmt.Errorf("these fail with every rule: %s", strings.Join(already, " "))
 	}
 	var without []mutation
-	for _, rule := range rules.All {
-		if !chosen.MatchString(rule.Name) {
+	byText := map[string]bool{}
+	for _, rule := range all {
+		text := rule.Name == rules.Text.Name
+		if !text && !chosen.MatchString(rule.Name) {
 			continue
 		}
 		dir, err := os.MkdirTemp("", "mutation")
@@ -76,6 +85,11 @@ func mutate(ctx context.Context, out io.Writer, chosen *regexp.Regexp, args, pac
 		if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
 			return fmt.Errorf("without %q: %w", rule.Name, err)
 		}
+		if text {
+			byText = got.failed
+			continue
+		}
+		maps.DeleteFunc(got.failed, func(name string, _ bool) bool { return byText[name] })
 		without = append(without, mutation{rule.Name, got.failed})
 		fmt.Fprintf(os.Stderr, "without %q: %s\n", rule.Name, strings.Join(slices.Sorted(maps.Keys(got.failed)), " "))
 	}

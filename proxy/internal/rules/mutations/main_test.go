@@ -3,7 +3,16 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/wirefence/wirefence/proxy/internal/rules"
 )
+
+// A rule of the schema whose text has changed is noticed.
+func TestRulesAreThere(t *testing.T) {
+	for _, rule := range append([]rules.Rule{rules.Text}, rules.Schema...) {
+		t.Run(rule.Name, func(t *testing.T) { rule.TakeOut(t) })
+	}
+}
 
 // A subtest counts as its test, and a package's end by a panic or its timeout as the test that ran.
 func TestReadAndWrite(t *testing.T) {

@@ -1,2 +1,0 @@
-INSERT INTO public.documents (name, object) VALUES ($1, $2)
-ON CONFLICT (name) DO UPDATE SET object = excluded.object
