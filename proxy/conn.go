@@ -107,9 +107,10 @@ func (c *conn) run(began time.Time, cand *candidate, fromClient *buffer) {
 			c.origin.Database = name
 		}
 		switch o := &c.server.options; {
-		case !core.OwnsServer() && (o.Locks != nil || o.Guarded != nil):
-			c.server.logLimits.unfollowed.On(c.log).Warn("cannot follow the locks of the session's application, so its guarded writes are refused: a transaction pooler stands before the server, or it is a replication connection. Name PostgreSQL itself in WIREFENCE_UPSTREAM")
-		case o.Locks != nil && c.origin.PID != 0:
+		case o.Locks == nil:
+		case !core.OwnsServer():
+			c.server.logLimits.unfollowed.On(c.log).Warn("cannot follow the session's advisory locks, so what they guard isn't written: a transaction pooler stands before the server, or it is a replication connection. Name PostgreSQL itself in WIREFENCE_UPSTREAM")
+		case c.origin.PID != 0:
 			c.locks = o.Locks(c.origin.PID, c.origin.Database)
 		}
 	})

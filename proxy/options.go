@@ -92,8 +92,9 @@ type Options struct {
 	// isn't held. By default there is none.
 	Lease Lease
 	// Guarded returns the fences of the locks that the proxy's clients hold by themselves, ""
-	// for none. Each session has them in wirefence.lease, which guards read; nothing else is
-	// checked for them. It must be quick, and safe for concurrent use. By default there are none.
+	// for none. Each session, behind a transaction pooler each transaction, has them in
+	// wirefence.lease, which guards read; nothing else is checked for them. It must be quick, and
+	// safe for concurrent use. By default there are none.
 	Guarded func() string
 	// Locks follows the advisory locks that a session takes by itself: by the process ID of its
 	// server process, and its database. It returns nil if they aren't followed there. It must be

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -18,8 +19,10 @@ import (
 // for concurrent use.
 type Witness interface {
 	// Leads asks whether the server at an index of the upstream leads. An error says that it
-	// isn't known.
-	Leads(ctx context.Context, server int) (bool, error)
+	// isn't known. Where several servers share the upstream's address, as behind a Service of
+	// Kubernetes, address is the leader's own: a session is at the leader if its server has that
+	// address at its end of the connection.
+	Leads(ctx context.Context, server int) (leads bool, address netip.Addr, err error)
 }
 
 // UpstreamHosts returns the addresses of the servers of Options.Upstream, in order: host:port, or
@@ -77,13 +80,13 @@ func (s *Server) askWitness(ctx context.Context, i int, h *upstream.Host) {
 	for {
 		sent := time.Now()
 		within, cancel := context.WithTimeout(ctx, s.options.WitnessBound)
-		leads, err := s.options.Witness.Leads(within, i)
+		leads, address, err := s.options.Witness.Leads(within, i)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
 		if leads && err == nil {
-			h.Confirm(sent)
+			h.Confirm(sent, address)
 		}
 		if err != nil && !failed {
 			log.Warn("cannot ask the witness whether an upstream server leads", "error", err)
@@ -149,7 +152,7 @@ func (s *Server) abortUnconfirmed() (n int) {
 // requireLeader has a session's server confirmed by the witness, if there is one.
 func (s *Server) requireLeader(core *session.Session, h *upstream.Host) {
 	if s.options.Witness != nil {
-		core.RequireLeader(func(at time.Time) bool { return s.upstream.Confirmed(h, at) })
+		core.RequireLeader(func(at time.Time, address netip.Addr) bool { return s.upstream.ConfirmedAt(h, at, address) })
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/wirefence/wirefence/internal/adopt/rows"
 	adoptseal "github.com/wirefence/wirefence/internal/adopt/seal"
 	"github.com/wirefence/wirefence/internal/apiserver"
+	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/relay"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/proxy"
@@ -89,8 +90,9 @@ func newAdopted(cfg proxySettings, leases *leases, registry prometheus.Registere
 		a.rows = rows.New(following)
 	}
 	if some := locks.Of(adopt.Redis); len(some) > 0 {
+		upstream, origin := connstring.Cut(string(cfg.RedisURL))
 		o := relay.Options{
-			Listen: cfg.RedisListen, Upstream: string(cfg.RedisURL), Locks: map[string]fence.Resource{}, Book: &a.book, Sealers: leases.adopting(relay.Source),
+			Listen: cfg.RedisListen, Upstream: upstream, Reload: origin.Reload(), Locks: map[string]fence.Resource{}, Book: &a.book, Sealers: leases.adopting(relay.Source),
 			ID: id, Holder: holder, Logger: log, Registerer: registry,
 		}
 		var invalid error // which the proxy reports

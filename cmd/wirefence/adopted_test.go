@@ -280,6 +280,30 @@ func TestALeaderElectionIsFenced(t *testing.T) {
 	wirefence(t, []string{"WIREFENCE_DATABASE_URL=" + url}, "history", "orders").expect(t, 0).says(t, candidates[1].Identity)
 }
 
+// Before a pooler in transaction mode each transaction has the lease of its own holder's lock.
+func TestALockInRedisBeforeATransactionPooler(t *testing.T) {
+	t.Parallel()
+	stack.NeedsMore(t, "PgBouncer")
+	url := database(t, true)
+	stack.Exec(t, url, "CREATE TABLE orders (note text)", "SELECT wirefence.protect('orders', 'orders')")
+	locks, pooler, key := goLocks(t), transactionPooler(t, url), "lock:pooled:"+stack.Connect(t, url).Config().Database
+	newHolder := func(seconds string) *holder {
+		return newHolder(t, redisLocks(locks)[0], url, key, seconds, "WIREFENCE_LEASE_FROM=redis:"+key+"=orders", "WIREFENCE_UPSTREAM="+pooler)
+	}
+	a, b := newHolder("2"), newHolder("60")
+	a.does(t, "acquire", "yes")
+	a.gets(t, "", intoOrders, "BEGIN; SELECT 1")
+	b.gets(t, "WF002", intoOrders)
+	stack.Eventually(t, "the lock expires", func() bool { return b.told(t, "acquire") == "yes" })
+	b.gets(t, "", intoOrders)
+	a.gets(t, "WF001", intoOrders)
+	a.gets(t, "", "ROLLBACK")
+	a.gets(t, "WF002", intoOrders)
+	b.gets(t, "", intoOrders)
+	b.does(t, "release", "yes")
+	b.gets(t, "WF002", intoOrders)
+}
+
 // With the scope all the application's writes need its lock, whatever the table.
 func TestALockInRedisFencesAll(t *testing.T) {
 	t.Parallel()

@@ -195,7 +195,7 @@ func TestAnAdvisoryLockBeforeATransactionPooler(t *testing.T) {
 		t.Fatal("the lock is taken")
 	}
 	a.gets(t, "WF002", a.work, intoOrders)
-	a.stderr.Await(t, "cannot follow the locks of the session's application")
+	a.stderr.Await(t, "cannot follow the session's advisory locks")
 }
 
 // transactionPooler is a PgBouncer in transaction mode before the server of a URL.
@@ -203,6 +203,6 @@ func transactionPooler(t *testing.T, url string) string {
 	t.Helper()
 	cfg := stack.Connect(t, url).Config()
 	pooler := stack.Started(servers.StartPgBouncer(t.Context(), servers.PgBouncerConfig{
-		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 10, PoolSize: 2, PoolMode: "transaction"})).EndWith(t)
+		Upstream: fmt.Sprintf("%s:%d", cfg.Host, cfg.Port), Clients: 20, PoolSize: 2, PoolMode: "transaction"})).EndWith(t)
 	return "postgres://" + pooler.Addr() + "/"
 }

@@ -31,19 +31,17 @@ import (
 // StoreSettings name the lease store. The database that keeps leases where no other does is
 // each command's own.
 //
-// A field whose type is a storeURL registers a lease store.
+// A field whose type is a storeURL registers a lease store, which openStore opens.
 type StoreSettings struct {
-	RedisURL         redis.URL     `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"yes" help:"the [lease store](stores.md): ~redis://user:password@host:6379/0~, or ~redis-sentinel://~, ~redis-cluster://~. Without a store, leases are [in PostgreSQL](leases.md), in the database of ~WIREFENCE_DATABASE_URL~. All who compete for a resource must use the same store"`
+	RedisURL         redis.URL     `env:"WIREFENCE_REDIS_URL" group:"Leases" file:"reread" help:"the [lease store](stores.md): ~redis://user:password@host:6379/0~, or ~redis-sentinel://~, ~redis-cluster://~. Without a store, leases are [in PostgreSQL](leases.md), in the database of ~WIREFENCE_DATABASE_URL~. All who compete for a resource must use the same store"`
 	RedisReplicas    int           `env:"WIREFENCE_REDIS_WAIT_REPLICAS" group:"Leases" envDefault:"0" range:"0.." help:"number of Redis replicas that must have a grant or a renewal before it is valid ([more](stores.md#waiting-for-replicas))"`
 	RedisWaitTimeout time.Duration `env:"WIREFENCE_REDIS_WAIT_TIMEOUT" group:"Leases" envDefault:"1s" range:"1ms.." help:"time that a grant or a renewal waits for them before it fails; less than ~5s~"`
-	EtcdURL          etcd.URL      `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"yes" help:"etcd as the lease store: ~etcd://user:password@host1,host2/prefix?tls=true~"`
-	ZooKeeperURL     zookeeper.URL `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"yes" help:"ZooKeeper as the lease store: ~zookeeper://user:password@host1,host2/root~"`
+	EtcdURL          etcd.URL      `env:"WIREFENCE_ETCD_URL" group:"Leases" file:"reread" help:"etcd as the lease store: ~etcd://user:password@host1,host2/prefix?tls=true~"`
+	ZooKeeperURL     zookeeper.URL `env:"WIREFENCE_ZOOKEEPER_URL" group:"Leases" file:"reread" help:"ZooKeeper as the lease store: ~zookeeper://user:password@host1,host2/root~"`
 }
 
 // storeURL is a connection string of a lease store.
 type storeURL interface {
-	// Open opens the store. It doesn't connect yet.
-	Open() (lockclient.StoreCloser, error)
 	// Source is what the tokens of the store come from.
 	Source() fence.Source
 }
@@ -102,13 +100,16 @@ func storeSources() []fence.Source {
 	return all
 }
 
-// openStore opens a lease store, with the options that Redis has.
+// openStore opens a lease store, with the options that Redis has. It doesn't connect yet.
 func (cfg StoreSettings) openStore(named leaseStore) (lockclient.StoreCloser, error) {
-	url, isRedis := named.storeURL.(redis.URL)
-	if !isRedis {
-		return named.Open()
+	text, origin := connstring.Cut(reflect.ValueOf(named.storeURL).String())
+	switch named.storeURL.(type) {
+	case etcd.URL:
+		return etcd.OpenWith(text, etcd.Options{Reload: origin.Reload()})
+	case zookeeper.URL:
+		return zookeeper.OpenReloading(text, origin.Reload())
 	}
-	store, err := redis.OpenWith(string(url), redis.Options{Replicas: cfg.RedisReplicas, ReplicaTimeout: cfg.RedisWaitTimeout})
+	store, err := redis.OpenWith(text, redis.Options{Replicas: cfg.RedisReplicas, ReplicaTimeout: cfg.RedisWaitTimeout, Reload: origin.Reload()})
 	if errors.Is(err, redis.ErrOptions) {
 		err = fmt.Errorf("WIREFENCE_REDIS_WAIT_REPLICAS, WIREFENCE_REDIS_WAIT_TIMEOUT: %w", err)
 	}

@@ -27,7 +27,7 @@ type proxySettings struct {
 	TLS TLSSettings
 	ServerSettings
 	PasswordSettings
-	WitnessURL         string        `env:"WIREFENCE_WITNESS" group:"Fencing" type:"url" file:"yes" help:"[who says which server leads](../failover.md#a-witness): ~patroni://host1:8008,host2:8008?bound=10s~, ~etcd://host1,host2/service/SCOPE/leader~ or ~kubernetes://NAMESPACE/LEASE~. Sessions with a fence end on a server that it has not confirmed as the leader within the bound"`
+	WitnessURL         string        `env:"WIREFENCE_WITNESS" group:"Fencing" type:"url" file:"yes" help:"[who says which server leads](../failover.md#a-witness): ~patroni://host1:8008,host2:8008?bound=10s~, ~etcd://host1,host2/service/SCOPE/leader~, ~kubernetes://NAMESPACE/LEASE~ or ~cloudnativepg://NAMESPACE/CLUSTER~. Sessions with a fence end on a server that it has not confirmed as the leader within the bound"`
 	AdminListen        string        `env:"WIREFENCE_ADMIN_LISTEN" group:"Connections" type:"address" envDefault:"127.0.0.1:9433" help:"address of ~/livez~, ~/readyz~, ~/metrics~, and [leases over HTTP](api.md) at ~/v1~; ~fd:NAME~ for a socket that systemd passes; ~off~ for none"`
 	APIListen          []string      `env:"WIREFENCE_API_LISTEN" group:"Connections" type:"address,..." help:"addresses of a [listener for applications](api.md#a-listener-for-applications), separated by commas: ~host:port~, ~unix:/dir/api.sock~, ~unix:@name~, ~fd:NAME~. It serves leases but no operators' requests"`
 	AdminTokenFile     string        `env:"WIREFENCE_ADMIN_TOKEN_FILE" group:"TLS and authentication" help:"file with the [tokens](api.md#the-token-file) for ~/v1~, reloaded when it changes. Without it, ~/v1~ is served at loopback addresses [only](../howto/tls.md#the-admin-listener)"`

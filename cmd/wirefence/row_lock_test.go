@@ -162,15 +162,39 @@ func TestALockInARowWithoutASeal(t *testing.T) {
 	a.gets(t, "WF002", a.work, intoOrders)
 }
 
-// Before a pooler in transaction mode guards can't see the lease: nothing is written, and the log says so.
+// Before a pooler in transaction mode each transaction has its own holder's lease: two sidecars and a client
+// without one share the pool's connections.
 func TestALockInARowBeforeATransactionPooler(t *testing.T) {
 	t.Parallel()
 	stack.NeedsMore(t, "PgBouncer")
 	url := lockTableDatabase(t)
-	a := newRowLeader(t, url, "WIREFENCE_UPSTREAM="+transactionPooler(t, url))
-	a.gets(t, "", a.lock, strings.ReplaceAll(takeRow, "$1", "'60 s'"))
+	pooler := transactionPooler(t, url)
+	a, b := newRowLeader(t, url, "WIREFENCE_UPSTREAM="+pooler), newRowLeader(t, url, "WIREFENCE_UPSTREAM="+pooler)
+	unfenced := stack.Connect(t, strings.Replace(pooler, "//", "//postgres@", 1)+stack.Connect(t, url).Config().Database+"?sslmode=disable")
+	take := func(l *leader, lasts string) {
+		t.Helper()
+		l.gets(t, "", l.lock, strings.ReplaceAll(takeRow, "$1", "'"+lasts+"'"))
+	}
+	take(a, "2 s")
+	for range 3 {
+		a.gets(t, "", a.work, intoOrders)
+		a.gets(t, "WF002", unfenced, intoOrders)
+		b.gets(t, "WF002", b.work, intoOrders)
+		if _, err := a.work.Exec(t.Context(), intoOrders); err != nil { // by the extended protocol
+			t.Error(err)
+		}
+	}
+	a.gets(t, "", a.work, "BEGIN; SELECT 1")
+	stack.Eventually(t, "the lock's time passes", func() bool {
+		take(b, "60 s")
+		_, err := b.work.Exec(t.Context(), intoOrders)
+		return err == nil
+	})
+	a.gets(t, "WF001", a.work, intoOrders)
+	a.gets(t, "", a.work, "ROLLBACK")
 	a.gets(t, "WF002", a.work, intoOrders)
-	a.stderr.Await(t, "cannot follow the locks of the session's application")
+	a.gets(t, "WF002", unfenced, intoOrders)
+	b.gets(t, "", b.work, intoOrders)
 }
 
 // A class that isn't declared, or without an end, is waited for, and the log says what to do.

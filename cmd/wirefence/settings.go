@@ -35,7 +35,8 @@ import (
 //	short       the flag's one letter
 //	flag        the flag's name, where it isn't the variable's
 //	file        "yes": it may hold a password, and may be read from a file (secret_files.go);
-//	            "anew": it is of a role of Wirefence's own, whose password may change
+//	            "anew": it is of a role of Wirefence's own, whose password may change; "reread": the
+//	            same of a lease store, but for WIREFENCE_PASSWORD_COMMAND
 //
 // A struct within adds its own. An embedded one is filled only if its type is exported.
 
@@ -124,8 +125,13 @@ func readAll[T any](c *cobra.Command) (cfg T, faults []fault) {
 		faults = append(faults, fault{"", err})
 	}
 	for _, f := range fields[T]() {
-		if f.Tag.Get("file") == "anew" {
-			renew(reflect.ValueOf(&cfg).Elem().FieldByIndex(f.Index), files[f.Tag.Get("env")], values["WIREFENCE_PASSWORD_COMMAND"])
+		command := ""
+		switch f.Tag.Get("file") {
+		case "anew":
+			command = values["WIREFENCE_PASSWORD_COMMAND"]
+			fallthrough
+		case "reread":
+			renew(reflect.ValueOf(&cfg).Elem().FieldByIndex(f.Index), files[f.Tag.Get("env")], command)
 		}
 	}
 	return cfg, faults

@@ -1,4 +1,5 @@
-// Package apiserver reads Leases of coordination.k8s.io/v1 from the API server of Kubernetes.
+// Package apiserver reads Leases of coordination.k8s.io/v1, and Clusters of CloudNativePG, from the API server
+// of Kubernetes.
 //
 // Of this module it imports internal/address.
 package apiserver
@@ -50,7 +51,7 @@ func ParseOptions(text string) (o Options, err error) {
 	return Options{Server: "https://" + u.Hosts[0], CAFile: u.Settings["ca"], TokenFile: u.Settings["token"]}, nil
 }
 
-// Client reads Leases. It is safe for concurrent use.
+// Client reads them. It is safe for concurrent use.
 type Client struct {
 	http   *http.Client
 	server string
@@ -100,11 +101,11 @@ type Spec struct {
 	RenewTime            string `json:"renewTime"`
 }
 
-// StatusError is an answer of the API server that isn't the Lease.
+// StatusError is an answer of the API server that isn't the object.
 type StatusError int
 
 func (e StatusError) Error() string {
-	return fmt.Sprintf("the API server answers with status %d for the Lease", int(e))
+	return fmt.Sprintf("the API server answers with status %d", int(e))
 }
 
 // Forbidden reports whether the API server has refused a request for want of rights.

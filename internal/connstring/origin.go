@@ -52,6 +52,14 @@ func Cut(text string) (string, Origin) {
 	return text, o
 }
 
+// Reload returns what reads the text anew: a setting that a file has held. It is nil where none has.
+func (o Origin) Reload() func(context.Context) (string, error) {
+	if o.File == "" {
+		return nil
+	}
+	return func(ctx context.Context) (string, error) { return ReadFile(ctx, o.File) }
+}
+
 // renew has each connection of cfg take its user and password from the origin.
 func (o Origin) renew(cfg *pgx.ConnConfig) {
 	if o == (Origin{}) {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 // Witness is whoever tells the proxy which server leads.
 type Witness struct {
 	// Leads asks about the server at an index of Servers.
-	Leads func(ctx context.Context, server int) (bool, error)
+	Leads func(ctx context.Context, server int) (leads bool, address netip.Addr, err error)
 	// Close ends its connections.
 	Close func() error
 	// Servers are those of the proxy's upstream.
@@ -38,7 +39,7 @@ func checkWitness(ctx context.Context, in *Input) ([]Finding, error) {
 		asking.Go(func() {
 			within, cancel := context.WithTimeout(ctx, min(w.Bound, witnessTime))
 			defer cancel()
-			leads[i], errs[i] = w.Leads(within, i)
+			leads[i], _, errs[i] = w.Leads(within, i)
 		})
 	}
 	asking.Wait()

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ type Options struct {
 	// unix:///path. The user and the password are those of the relay's own connections, by which
 	// it gives locks back. Clients log in by themselves. Required.
 	Upstream string
+	// Reload returns Upstream anew ahead of each connection of the relay's own, which takes its
+	// user and password. Default: they stay.
+	Reload func(ctx context.Context) (url string, err error)
 	// Locks are the keys that the application takes as locks, with the resources whose leases
 	// follow them. A key is a lock in every database of the server. Required.
 	Locks map[string]fence.Resource
@@ -124,6 +128,24 @@ func parseUpstream(text string) (*goredis.Options, error) {
 		}
 	}
 	return nil, errors.New("the upstream is no redis://, rediss:// or unix:// URL") // it may have a password
+}
+
+// credentials is what go-redis asks ahead of each connection, nil for nothing.
+func (o *Options) credentials() func(context.Context) (user, password string, err error) {
+	if o.Reload == nil {
+		return nil
+	}
+	return func(ctx context.Context) (user, password string, err error) {
+		text, err := o.Reload(ctx)
+		if err != nil {
+			return "", "", fmt.Errorf("read the upstream's URL again: %w", err)
+		}
+		u, err := parseUpstream(text)
+		if err != nil {
+			return "", "", err
+		}
+		return u.Username, u.Password, nil
+	}
 }
 
 var (

@@ -184,6 +184,7 @@ func (r *Relay) own(db int) *goredis.Client {
 	if r.clients[db] == nil {
 		o := *r.upstream
 		o.DB, o.DialTimeout, o.PoolSize, o.DialerRetries, o.ContextTimeoutEnabled = db, dialTimeout, 8, 1, true
+		o.CredentialsProviderContext = r.opts.credentials()
 		r.clients[db] = goredis.NewClient(&o)
 	}
 	return r.clients[db]

@@ -12,10 +12,10 @@ import (
 // connections. It is safe for concurrent use.
 type Link struct {
 	listener net.Listener
-	target   string
 	running  sync.WaitGroup
 
 	mu     sync.Mutex
+	target string
 	change *sync.Cond
 	cut    bool
 	closed bool
@@ -80,6 +80,13 @@ func (l *Link) Restore() {
 	l.change.Broadcast()
 }
 
+// Retarget leads new connections to another server's address. Open ones stay where they are.
+func (l *Link) Retarget(target string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.target = target
+}
+
 // Close ends the link and its connections. It may be called twice.
 func (l *Link) Close() {
 	_ = l.listener.Close()
@@ -120,7 +127,10 @@ func (l *Link) relay(client net.Conn) {
 	if !l.add(client) {
 		return
 	}
-	server, err := net.Dial("tcp", l.target)
+	l.mu.Lock()
+	target := l.target
+	l.mu.Unlock()
+	server, err := net.Dial("tcp", target)
 	if err != nil {
 		l.remove(client)
 		return

@@ -1,5 +1,5 @@
 // Package witness asks the service that elects the primary of a PostgreSQL cluster which server leads:
-// Patroni, the etcd in which Patroni elects, or a Lease of Kubernetes.
+// Patroni, the etcd in which Patroni elects, a Lease of Kubernetes, or CloudNativePG.
 package witness
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -18,8 +19,9 @@ type Witness struct {
 	// Bound is how long a confirmation counts, from when its question was sent.
 	Bound time.Duration
 
-	leads func(ctx context.Context, server int) (bool, error)
-	close func() error
+	leads  func(ctx context.Context, server int) (bool, error)
+	leader func(ctx context.Context) (netip.Addr, error) // instead of leads: zero while none leads
+	close  func() error
 }
 
 // The bounds of the setting bound.
@@ -35,22 +37,32 @@ const (
 //     servers' order
 //   - etcd://user:password@host:2379,host:2379/service/SCOPE/leader has the key that names the leader
 //   - kubernetes://namespace/lease names a Lease
+//   - cloudnativepg://namespace/cluster names a Cluster of CloudNativePG, whose servers may be reached by
+//     one address
 //
-// Each takes bound, a duration. The last two take names, the leader's name for each server in
+// Each takes bound, a duration. etcd and kubernetes take names, the leader's name for each server in
 // the servers' order; by default that is the host's name up to its first dot.
 func Open(text string, servers []string) (*Witness, error) {
 	scheme, _, _ := strings.Cut(text, "://")
 	open, known := map[string]func(string, []string) (*Witness, error){
-		"patroni": openPatroni, "etcd": openEtcd, "kubernetes": openKubernetes,
+		"patroni": openPatroni, "etcd": openEtcd, "kubernetes": openKubernetes, "cloudnativepg": openCloudNativePG,
 	}[scheme]
 	if !known {
-		return nil, errors.New("it is none of patroni://, etcd:// and kubernetes://")
+		return nil, errors.New("it is none of patroni://, etcd://, kubernetes:// and cloudnativepg://")
 	}
 	return open(text, servers)
 }
 
-// Leads asks whether the server at an index leads. An error says that it isn't known.
-func (w *Witness) Leads(ctx context.Context, server int) (bool, error) { return w.leads(ctx, server) }
+// Leads asks whether the server at an index leads. An error says that it isn't known. Where several servers
+// share an address, it tells the leader's own.
+func (w *Witness) Leads(ctx context.Context, server int) (leads bool, address netip.Addr, err error) {
+	if w.leader != nil {
+		address, err = w.leader(ctx)
+		return address.IsValid(), address, err
+	}
+	leads, err = w.leads(ctx, server)
+	return leads, address, err
+}
 
 // Close ends the witness's connections.
 func (w *Witness) Close() error { return w.close() }

@@ -33,16 +33,19 @@ func TestConnectionStrings(t *testing.T) {
 		"patroni://db1,db2?names=a,b":                 {two, 0, "unknown setting"},
 		"patroni://u:geheim@db1,:8008":                {two, 0, "host is empty"},
 		"etcd://u:geheim@e1,e2,e3/service/app/leader": {two, 10 * time.Second, ""},
-		"etcd://e1":                               {two, 0, "no key"},
-		"etcd://e1/service/app/leader?names=a":    {two, 0, "1 names for the 2 servers"},
-		"etcd://e1/service/app/leader?ca=missing": {two, 0, "ca:"},
-		"etcd://e1/k":                             {[]string{"127.0.0.1:5432"}, 0, "give names="},
-		"etcd://e1/k?names=one":                   {[]string{"127.0.0.1:5432"}, 10 * time.Second, ""},
-		"kubernetes://prod/app?ca=" + ca:          {two, 10 * time.Second, ""},
-		"kubernetes://prod?ca=" + ca:              {two, 0, "no lease"},
-		"kubernetes://prod/app?ca=missing":        {two, 0, "ca:"},
-		"zookeeper://geheim@z/":                   {two, 0, "none of patroni://"},
-		"geheim":                                  {two, 0, "none of patroni://"},
+		"etcd://e1":                                                  {two, 0, "no key"},
+		"etcd://e1/service/app/leader?names=a":                       {two, 0, "1 names for the 2 servers"},
+		"etcd://e1/service/app/leader?ca=missing":                    {two, 0, "ca:"},
+		"etcd://e1/k":                                                {[]string{"127.0.0.1:5432"}, 0, "give names="},
+		"etcd://e1/k?names=one":                                      {[]string{"127.0.0.1:5432"}, 10 * time.Second, ""},
+		"kubernetes://prod/app?ca=" + ca:                             {two, 10 * time.Second, ""},
+		"kubernetes://prod?ca=" + ca:                                 {two, 0, "no lease"},
+		"kubernetes://prod/app?ca=missing":                           {two, 0, "ca:"},
+		"cloudnativepg://prod/app?ca=" + ca:                          {two, 10 * time.Second, ""},
+		"cloudnativepg://prod?ca=" + ca:                              {two, 0, "no cluster"},
+		"cloudnativepg://prod/app?names=a,b":                         {two, 0, "unknown setting"},
+		"zookeeper://geheim@z/":                                      {two, 0, "none of patroni://"},
+		"geheim":                                                     {two, 0, "none of patroni://"},
 		"kubernetes://prod/app?names=x,y&bound=1m&token=/t&ca=" + ca: {two, time.Minute, ""},
 	} {
 		w, err := witness.Open(text, c.servers)
@@ -126,7 +129,7 @@ func TestALeaseOfKubernetes(t *testing.T) {
 	wants := func(want string, witness *witness.Witness) {
 		t.Helper()
 		for i := range 2 {
-			leads, err := witness.Leads(t.Context(), i)
+			leads, _, err := witness.Leads(t.Context(), i)
 			got := "unknown"
 			if err == nil {
 				got = map[bool]string{true: "leads", false: "-"}[leads]
@@ -178,14 +181,14 @@ func TestAnswersOfPatroni(t *testing.T) {
 	t.Cleanup(func() { _ = w.Close() })
 	for code, want := range map[int]string{200: "true <nil>", 503: "false <nil>", 500: "false unknown", 404: "false unknown", 302: "false unknown"} {
 		status = code
-		leads, err := w.Leads(t.Context(), 0)
+		leads, _, err := w.Leads(t.Context(), 0)
 		if leads != strings.HasPrefix(want, "true") || (err == nil) != strings.HasSuffix(want, "<nil>") {
 			t.Errorf("status %d: %v, %v", code, leads, err)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.Leads(ended, 0); err == nil {
+	if _, _, err := w.Leads(ended, 0); err == nil {
 		t.Error("a question whose time is over is answered")
 	}
 }

@@ -79,7 +79,18 @@ func New(client *clientv3.Client, prefix string) *Store {
 // etcd://user:password@host1:2379,host2:2379/prefix?tls=true. Path and settings
 // may be left out; ca, cert and key name PEM files for TLS. It does not connect
 // yet.
-func Open(url string) (*Store, error) {
+func Open(url string) (*Store, error) { return OpenWith(url, Options{}) }
+
+// Options of a Store that is opened by a connection string.
+type Options struct {
+	// Reload returns the connection string anew for each login, which takes its user and
+	// password; all else stays as it was at the start. Default: all logins have those of the
+	// start.
+	Reload func(ctx context.Context) (url string, err error)
+}
+
+// OpenWith is Open with options.
+func OpenWith(url string, opts Options) (*Store, error) {
 	u, err := address.Parse(url, "etcd", "2379")
 	if err != nil {
 		return nil, fmt.Errorf("etcd connection string: %w", err)
@@ -102,7 +113,7 @@ func Open(url string) (*Store, error) {
 	if u.Path == "" {
 		u.Path = DefaultPrefix
 	}
-	return newStore(u.Path, u.Hosts, &lazyClient{config: config, gate: make(chan struct{}, 1)}), nil
+	return newStore(u.Path, u.Hosts, &lazyClient{config: config, reload: opts.Reload, gate: make(chan struct{}, 1)}), nil
 }
 
 // Source is what the tokens of this store come from.
@@ -110,9 +121,6 @@ const Source fence.Source = "etcd"
 
 // URL is a connection string, as a setting.
 type URL string
-
-// Open is Open of the package.
-func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
 
 // Source returns what the tokens come from.
 func (URL) Source() fence.Source { return Source }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -23,6 +24,10 @@ type Options struct {
 	// and less than the client's ReadTimeout, which is 5s by default. Default 1s. The
 	// wait ends earlier if the call's context does.
 	ReplicaTimeout time.Duration
+	// Reload, of stores that are opened by a connection string, returns it anew ahead of each new
+	// connection, which takes its users and passwords; all else stays as it was at the start.
+	// Default: all connections have those of the start.
+	Reload func(ctx context.Context) (url string, err error)
 }
 
 // withDefaults replaces zero values by their defaults.

@@ -67,6 +67,9 @@ func New(client goredis.UniversalClient) *Store { return newStore(client, Option
 // NewWith is New with options. It fails if they are out of their ranges, or if the client
 // cannot support them.
 func NewWith(client goredis.UniversalClient, opts Options) (*Store, error) {
+	if opts.Reload != nil {
+		return nil, fmt.Errorf("%w: Reload is for connection strings, a client has its own", ErrOptions)
+	}
 	return newWith(client, opts, address(client))
 }
 
@@ -104,15 +107,12 @@ const Source fence.Source = "redis"
 // URL is a connection string, as a setting.
 type URL string
 
-// Open is Open of the package.
-func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
-
 // Source returns what the tokens come from.
 func (URL) Source() fence.Source { return Source }
 
 // OpenWith is Open with options.
 func OpenWith(url string, opts Options) (*Store, error) {
-	client, address, err := openClient(url)
+	client, address, err := openClient(url, opts.Reload)
 	if err != nil {
 		return nil, fmt.Errorf("redis connection string: %w", err)
 	}

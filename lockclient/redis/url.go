@@ -21,6 +21,7 @@ type connection struct {
 	path         string
 	query        url.Values
 	serverName   string // that certificates must be for, where given
+	reload       reload
 }
 
 // errNotURL does not show the string, which may contain a password that cannot be
@@ -32,7 +33,7 @@ var errNegative = errors.New("the number of the database is negative")
 
 // openClient creates a client for a connection string, and returns the name of the server
 // for errors.
-func openClient(text string) (client goredis.UniversalClient, address string, err error) {
+func openClient(text string, anew reload) (client goredis.UniversalClient, address string, err error) {
 	scheme, _, found := strings.Cut(text, "://")
 	if !found {
 		return nil, "", errNotURL
@@ -57,6 +58,7 @@ func openClient(text string) (client goredis.UniversalClient, address string, er
 			return nil, "", fmt.Errorf("%s is not supported: leases are on masters only", name)
 		}
 	}
+	c.reload = anew
 	return open(c)
 }
 
@@ -157,7 +159,7 @@ func openSingle(c *connection) (goredis.UniversalClient, string, error) {
 	if opts.DB < 0 {
 		return nil, "", errNegative
 	}
-	opts.ContextTimeoutEnabled = true
+	opts.ContextTimeoutEnabled, opts.CredentialsProviderContext = true, c.reload.credentials()
 	c.configureTLS(opts.TLSConfig)
 	return goredis.NewClient(opts), opts.Addr, nil
 }
@@ -168,7 +170,7 @@ func openSentinel(c *connection) (goredis.UniversalClient, string, error) {
 	if err := c.addresses("26379"); err != nil {
 		return nil, "", err
 	}
-	user, password := c.takeParameter("sentinel_username"), c.takeParameter("sentinel_password")
+	user, password := c.takeSentinels()
 	if c.query.Has("username") || c.query.Has("password") {
 		return nil, "", errors.New("the credentials of Redis go before the hosts, those of Sentinel into sentinel_username and sentinel_password")
 	}
@@ -184,7 +186,10 @@ func openSentinel(c *connection) (goredis.UniversalClient, string, error) {
 	}
 	opts.Username, opts.Password = opts.SentinelUsername, opts.SentinelPassword
 	opts.SentinelUsername, opts.SentinelPassword = user, password
-	opts.ContextTimeoutEnabled = true
+	if c.reload != nil {
+		opts.SentinelUsername, opts.SentinelPassword, opts.OnConnect = "", "", c.reload.logInAtSentinel
+	}
+	opts.ContextTimeoutEnabled, opts.CredentialsProviderContext = true, c.reload.credentials()
 	c.configureTLS(opts.TLSConfig)
 	name := fmt.Sprintf("%s of Sentinels %s", opts.MasterName, strings.Join(opts.SentinelAddrs, ","))
 	return goredis.NewFailoverClient(opts), name, nil
@@ -205,7 +210,7 @@ func openCluster(c *connection) (goredis.UniversalClient, string, error) {
 	if err != nil {
 		return nil, "", withoutURL(err)
 	}
-	opts.ContextTimeoutEnabled = true
+	opts.ContextTimeoutEnabled, opts.CredentialsProviderContext = true, c.reload.credentials()
 	c.configureTLS(opts.TLSConfig)
 	if opts.TLSConfig != nil {
 		if !slices.Contains([]string{"", "true", "false"}, skip) {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/wirefence/wirefence/internal/address"
 )
 
 // session is one ZooKeeper session. The driver moves it from server to server until it
@@ -100,7 +102,7 @@ func (s *Store) use(ctx context.Context, key func() sessionKey) (*session, error
 	}
 	x.used = time.Now()
 	s.mu.Unlock()
-	if err := x.authenticate(); err != nil {
+	if err := x.authenticate(ctx); err != nil {
 		return nil, err
 	}
 	return x, ctx.Err()
@@ -209,8 +211,8 @@ func (s *Store) drop(x *session) {
 	x.close(true)
 }
 
-// authenticate sends the credentials once. The driver repeats them on each connection.
-func (x *session) authenticate() error {
+// authenticate sends the credentials once. The driver repeats them on each connection of the session.
+func (x *session) authenticate(ctx context.Context) error {
 	opts := &x.store.opts
 	if opts.User == "" {
 		return nil
@@ -220,9 +222,24 @@ func (x *session) authenticate() error {
 	if x.loggedIn {
 		return nil
 	}
-	err := x.conn.AddAuth("digest", []byte(opts.User+":"+opts.Password))
+	user, password, err := opts.credentials(ctx)
+	if err == nil {
+		err = x.conn.AddAuth("digest", []byte(user+":"+password))
+	}
 	x.loggedIn = err == nil
 	return err
+}
+
+func (o *Options) credentials(ctx context.Context) (user, password string, err error) {
+	if o.Reload == nil {
+		return o.User, o.Password, nil
+	}
+	text, err := o.Reload(ctx)
+	if err != nil {
+		return "", "", fmt.Errorf("read the connection string again: %w", err)
+	}
+	u, err := address.Parse(text, "zookeeper", "2181", "tick")
+	return u.User, u.Password, err
 }
 
 // acl returns the access rights of new nodes.

@@ -64,6 +64,10 @@ type Options struct {
 	// User and Password are for ZooKeeper's digest scheme. With a user, only this user
 	// has access to the nodes that the store creates.
 	User, Password string
+	// Reload returns a connection string anew for each new session, which takes its user and
+	// password. With another password a user is another one to ZooKeeper, and has no access to
+	// the nodes of before. Default: all sessions have User and Password.
+	Reload func(ctx context.Context) (url string, err error)
 	// TLS is nil for connections without TLS.
 	TLS *tls.Config
 	// Tick must be at least the ensemble's tickTime, default 2s. With a lower one, a
@@ -119,12 +123,15 @@ func New(opts Options) (*Store, error) {
 // zookeeper://user:password@host1:2181,host2/root?tick=2s&tls=true. Root and
 // settings may be left out; ca, cert and key name PEM files for TLS. It does not
 // connect yet.
-func Open(url string) (*Store, error) {
+func Open(url string) (*Store, error) { return OpenReloading(url, nil) }
+
+// OpenReloading is Open with the option Reload.
+func OpenReloading(url string, reload func(ctx context.Context) (url string, err error)) (*Store, error) {
 	u, err := address.Parse(url, "zookeeper", "2181", "tick")
 	if err != nil {
 		return nil, fmt.Errorf("ZooKeeper connection string: %w", err)
 	}
-	opts := Options{Servers: u.Hosts, User: u.User, Password: u.Password}
+	opts := Options{Servers: u.Hosts, User: u.User, Password: u.Password, Reload: reload}
 	if u.Path != "" {
 		opts.Root = "/" + u.Path
 	}
@@ -144,9 +151,6 @@ const Source fence.Source = "zookeeper"
 
 // URL is a connection string, as a setting.
 type URL string
-
-// Open is Open of the package.
-func (u URL) Open() (lockclient.StoreCloser, error) { return Open(string(u)) }
 
 // Source returns what the tokens come from.
 func (URL) Source() fence.Source { return Source }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,11 +23,11 @@ type said struct{ leader atomic.Int64 }
 
 const silent = -1
 
-func (s *said) Leads(_ context.Context, server int) (bool, error) {
+func (s *said) Leads(_ context.Context, server int) (leads bool, address netip.Addr, err error) {
 	if s.leader.Load() == silent {
-		return false, errors.New("nobody answers")
+		return false, address, errors.New("nobody answers")
 	}
-	return s.leader.Load() == int64(server), nil
+	return s.leader.Load() == int64(server), address, nil
 }
 
 // On a server that the witness no longer confirms, sessions with a fence end within the bound, and

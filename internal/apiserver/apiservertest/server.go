@@ -34,6 +34,7 @@ type Server struct {
 	mu        sync.Mutex
 	version   int
 	leases    map[string]object // by namespace/name
+	clusters  map[string]object // of CloudNativePG, by path
 	log       []event
 	compacted int // versions up to here are forgotten
 	forbidden bool
@@ -56,7 +57,7 @@ func Start(t testing.TB) *Server {
 	t.Helper()
 	trusted := authority.New(t)
 	s := &Server{t: t, CAFile: trusted.CAFile, TokenFile: filepath.Join(t.TempDir(), "token"), version: 100,
-		leases: map[string]object{}, changed: make(chan struct{}), cut: make(chan struct{})}
+		leases: map[string]object{}, clusters: map[string]object{}, changed: make(chan struct{}), cut: make(chan struct{})}
 	s.WriteToken(bearer)
 	server := httptest.NewUnstartedServer(s)
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{trusted.Issue(t, "kubernetes", "127.0.0.1").Load(t)}}
@@ -108,13 +109,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, name, _ := strings.Cut(place, "/leases")
 	name = strings.TrimPrefix(name, "/")
 	s.mu.Lock()
-	forbidden := s.forbidden
+	forbidden, cluster := s.forbidden, s.clusters[r.URL.Path]
 	s.mu.Unlock()
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+bearer:
 		fail(w, http.StatusUnauthorized, "Unauthorized")
 	case forbidden:
 		fail(w, http.StatusForbidden, "Forbidden")
+	case r.Method == http.MethodGet && cluster != nil:
+		write(w, http.StatusOK, cluster)
 	case !ok || namespace == "":
 		fail(w, http.StatusNotFound, "NotFound")
 	case r.Method == http.MethodGet && name == "" && r.URL.Query().Get("watch") == "true":

@@ -10,6 +10,14 @@ import (
 // Decide decides on a message. It changes nothing; inserts is scratch memory for
 // Action.Inserts.
 func Decide(f *Facts, m *Message, inserts []Insert) Action {
+	a := f.decide(m, inserts)
+	if f.SetsGuarded && a.Do == Forward {
+		f.setGuarded(m, &a)
+	}
+	return a
+}
+
+func (f *Facts) decide(m *Message, inserts []Insert) Action {
 	if m.BySettings {
 		switch {
 		case f.Batch.Open && f.Batch.Ran:
@@ -62,14 +70,13 @@ func Decide(f *Facts, m *Message, inserts []Insert) Action {
 		a = f.weave(m, by, setter, inserts)
 	}
 	if guards && a.Do == Forward {
-		a.insertGuard(Insert{Before: guard, By: f.Hold.By})
+		a.insertAhead(Insert{Before: guard, By: f.Hold.By})
 	}
 	return a
 }
 
-// insertGuard inserts a check for the hold's own fence ahead of the other checks of its
-// statement.
-func (a *Action) insertGuard(in Insert) {
+// insertAhead inserts ahead of the other inserts of the same statement.
+func (a *Action) insertAhead(in Insert) {
 	i := len(a.Inserts)
 	a.Inserts = append(a.Inserts, in)
 	for ; i > 0 && a.Inserts[i-1].Before >= in.Before; i-- {

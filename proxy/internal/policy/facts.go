@@ -132,12 +132,18 @@ func (b *Batch) Pass(st *sqltext.Statement) {
 	if st.Flags&(sqltext.Unlocks|sqltext.Imports) != 0 {
 		b.Taken = false
 	}
+	b.Block = b.Block.behind(st) // if it fails, the server skips the rest of the batch
+}
+
+// behind returns the state behind a statement that succeeds.
+func (b Block) behind(st *sqltext.Statement) Block {
 	switch {
 	case st.Class == sqltext.Begins, st.Class == sqltext.Undoes, st.Class == sqltext.Ends && st.Flags.Has(sqltext.Chains):
-		b.Block = InBlock
+		return InBlock
 	case st.Class == sqltext.Ends, st.Class == sqltext.PreparesTransaction:
-		b.Block = NoBlock // if it fails, the server skips the rest of the batch
+		return NoBlock
 	}
+	return b
 }
 
 // Transaction is what is known of the open transaction.
@@ -155,6 +161,8 @@ type Transaction struct {
 	// Varied says that the session variable may have changed in it, and FenceChanged that this was
 	// behind the last check of it. The end of a subtransaction may bring an earlier value back.
 	Varied, FenceChanged bool
+	// Guarded says that the fences of the client's own locks are set in it.
+	Guarded bool
 }
 
 // Cover records that it goes on under a check for this carrier, or a hold.
@@ -165,9 +173,19 @@ func (t *Transaction) Cover(by Carrier) {
 // Check records a check in it.
 func (t *Transaction) Check(by Carrier) { t.Checked, t.CheckedBy = true, by }
 
+// Insert records what was inserted into it.
+func (t *Transaction) Insert(in *Insert) {
+	if in.Guarded {
+		t.Guarded = true
+		return
+	}
+	t.Check(in.By)
+}
+
 // Pass records that a statement is sent in it. first says that nothing has run before.
 func (t *Transaction) Pass(st *sqltext.Statement, first bool) {
 	t.Checked = t.Checked && !changesFence(st) && (!st.Class.Controls() || st.Class == sqltext.Precedes)
+	t.Guarded = t.Guarded && keepsGuarded(st)
 	switch {
 	case st.Class == sqltext.Ends:
 		// If a statement ahead of it fails, the transaction goes on, so what may have
@@ -204,6 +222,9 @@ type Facts struct {
 	// Variable and Stamp are those of the Carrier of a message without a comment.
 	Variable bool
 	Stamp    string
+	// SetsGuarded says that each transaction is to have the fences of the client's own locks,
+	// for guards.
+	SetsGuarded bool
 
 	// Outstanding is the number of outstanding ReadyForQuery. Quiet says that no answer is
 	// outstanding and no batch is open.
@@ -304,7 +325,12 @@ type Action struct {
 
 // Covers reports whether the message runs under its fence. A check for the hold's own is none.
 func (a *Action) Covers() bool {
-	return a.Held || slices.ContainsFunc(a.Inserts, func(in Insert) bool { return in.By == a.By })
+	return a.Held || slices.ContainsFunc(a.Inserts, func(in Insert) bool { return in.By == a.By && !in.Guarded })
+}
+
+// Checks reports whether a check is among its inserts.
+func (a *Action) Checks() bool {
+	return slices.ContainsFunc(a.Inserts, func(in Insert) bool { return !in.Guarded })
 }
 
 // Insert is a check ahead of the statement with an index. Behind the last one is the number
@@ -314,6 +340,8 @@ type Insert struct {
 	By     Carrier
 	// Holds says that it asks for the hold, and checks if that can't be had.
 	Holds bool
+	// Guarded says that it is no check: it sets the fences of the client's own locks for guards.
+	Guarded bool
 }
 
 // Refusal says why the proxy refuses a message.

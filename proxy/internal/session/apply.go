@@ -40,7 +40,7 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		for ; len(inserts) > 0 && inserts[0].Before <= i; inserts = inserts[1:] {
-			s.tx.Check(inserts[0].By)
+			s.tx.Insert(&inserts[0])
 		}
 		s.tx.Pass(st, i == 0 && outside)
 		if m.Kind == policy.Execute {
@@ -66,8 +66,9 @@ func (s *Session) noteEffects(m *policy.Message, a *policy.Action) {
 		}
 	}
 	for i := range inserts {
-		s.tx.Check(inserts[i].By)
+		s.tx.Insert(&inserts[i])
 	}
+	s.tx.Guarded = s.tx.Guarded && (m.Kind != policy.Query || s.facts.BlockBehind(m) == policy.InBlock)
 	s.variable.resets = s.variable.resets || cleans
 	if a.By.Carries() && !s.pooled {
 		s.lastCarrier, s.lastAt = a.By, s.at
@@ -145,10 +146,13 @@ func (s *Session) weave(body []byte, m *policy.Message, a *policy.Action, out *O
 		if behind {
 			dst = append(dst, ';')
 		}
-		if in.Holds {
+		switch {
+		case in.Guarded:
+			dst = append(dst, "SET LOCAL wirefence.lease = "+literal(s.guarded.by)...)
+		case in.Holds:
 			has := literalOrNull(s.beginTake(in.By))
 			dst = s.cfg.call.appendProxyHold(dst, s.hold.number, &in.By, has, grouped)
-		} else {
+		default:
 			dst = s.cfg.call.appendCheck(dst, s.checkFor(&in.By), &in.By)
 			s.events.Checked()
 		}
@@ -186,6 +190,10 @@ func (s *Session) putChecks(a *policy.Action, before int, out *Out) {
 	for i := range a.Inserts {
 		in := &a.Inserts[i]
 		if in.Before != before {
+			continue
+		}
+		if in.Guarded {
+			s.putGuarded(out)
 			continue
 		}
 		switch {

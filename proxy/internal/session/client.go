@@ -204,6 +204,7 @@ func (s *Session) forwardUnjudged(typ byte, size, have, at int, out *Out) int {
 	case wire.Sync:
 		s.skipping = false
 		s.batch.Open = false
+		s.tx.Guarded = s.tx.Guarded && s.batch.Block == policy.InBlock
 		s.batch.id++ // the server runs the next batch even if this one has failed
 		s.tally[s.batch.under]++
 		s.q.Push(ledger.Sync).Note.groupSample = s.batch.timed

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/wirefence/wirefence/proxy/internal/wire"
@@ -40,8 +41,9 @@ var notLeader = wire.Error{Code: "57P01", Message: "terminating connection: the 
 
 // RequireLeader has the session end as soon as it is under a fence while confirmed returns false,
 // unless the server is in recovery. It passes on no answer of the server's then, so a commit that
-// the client sees acknowledged was so while confirmed returned true. confirmed must be quick.
-func (s *Session) RequireLeader(confirmed func(at time.Time) bool) {
+// the client sees acknowledged was so while confirmed returned true. confirmed must be quick; it gets
+// the server's own address, zero if that isn't known or a pooler may change the server.
+func (s *Session) RequireLeader(confirmed func(at time.Time, server netip.Addr) bool) {
 	if s.cfg.Mode == Enforce {
 		s.confirmed = confirmed
 	}
@@ -57,7 +59,7 @@ func (s *Session) EndUnconfirmed() bool {
 // unconfirmed ends the session if its server must be confirmed and isn't at the time of the
 // driver's call, and reports that.
 func (s *Session) unconfirmed() bool {
-	if s.confirmed == nil || !s.fenced || s.standby || s.confirmed(s.at) {
+	if s.confirmed == nil || !s.fenced || s.standby || s.confirmed(s.at, s.address) {
 		return false
 	}
 	s.End(notLeader)

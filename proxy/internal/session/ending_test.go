@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -64,7 +65,7 @@ func TestAnUnconfirmedServersAnswersArePassedToNobody(t *testing.T) {
 		s := begunWith(t, c.cfg, "", discard{})
 		s.standby = c.standby
 		confirmed := c.sent
-		s.RequireLeader(func(time.Time) bool { return confirmed })
+		s.RequireLeader(func(time.Time, netip.Addr) bool { return confirmed })
 		var toServer, toClient Out
 		s.FromClient(wire.AppendQuery(nil, c.sql), &toServer)
 		if sent := !toServer.Empty(); sent != (c.sent || !c.ends) {
@@ -86,7 +87,7 @@ func TestAnUnconfirmedServersAnswersArePassedToNobody(t *testing.T) {
 	}
 	s := begun(t, "")
 	confirmed := true
-	s.RequireLeader(func(time.Time) bool { return confirmed })
+	s.RequireLeader(func(time.Time, netip.Addr) bool { return confirmed })
 	var out Out
 	s.FromClient(wire.AppendQuery(nil, fenced), &out)
 	s.FromServer(done, &out)

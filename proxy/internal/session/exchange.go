@@ -212,7 +212,7 @@ func (s *Session) appendGiveBack(dst []byte) []byte {
 
 // handleExchangeRow handles the row of an exchange.
 func (s *Session) handleExchangeRow(by role, msg []byte) {
-	var room [4][]byte
+	var room [6][]byte
 	row := pgproto3.DataRow{Values: room[:0]}
 	if err := row.Decode(msg[wire.HeaderSize:]); err != nil || len(row.Values) == 0 {
 		return

@@ -23,8 +23,9 @@ func (s *Session) gatherFacts() *policy.Facts {
 		CallsFunctions:    s.callsFunctions,
 		HoldNeedsExchange: s.hold.needsExchange,
 
-		Variable: s.mayCarry(),
-		Stamp:    s.stamp(),
+		Variable:    s.mayCarry(),
+		Stamp:       s.stamp(),
+		SetsGuarded: s.setsGuardedLocally(),
 
 		Outstanding:         s.q.Ready(),
 		Quiet:               s.quiet() && !s.q.CopyIn(),
@@ -87,10 +88,10 @@ func (s *Session) block() policy.Block {
 	return policy.InBlock
 }
 
-// unfenced reports whether the session carries no fence, needs none and holds nothing. Its texts
+// unfenced reports whether the session carries no fence, needs none, sets none and holds nothing. Its texts
 // need no lexing unless they have a word that could carry a fence or set one.
 func (s *Session) unfenced() bool {
-	return !s.mayCarry() && !s.cfg.required() && !s.tx.Fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
+	return !s.mayCarry() && !s.cfg.required() && !s.setsGuardedLocally() && !s.tx.Fenced && s.hold.state == policy.NoHold && s.lastCarrier == (policy.Carrier{})
 }
 
 // underHold reports whether the hold covers a plain statement with this fence in its

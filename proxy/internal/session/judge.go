@@ -108,8 +108,8 @@ func (s *Session) query(msg []byte, at int, out *Out) int {
 	s.noteEffects(&m, &a)
 	if len(a.Inserts) > 0 {
 		w := s.weave(body, &m, &a, out)
-		n := s.pushQuery(underCheck)
-		n.woven, n.takesHold, n.checkSample, n.behindReset = w, a.Inserts[0].Holds, s.timesCheck(), reset
+		n := s.pushQuery(coverOf(&a))
+		n.woven, n.takesHold, n.checkSample, n.behindReset = w, a.Inserts[0].Holds, a.Checks() && s.timesCheck(), reset
 		return len(msg)
 	}
 	n := s.pushQuery(coverOf(&a))
@@ -126,7 +126,7 @@ const maxSwelling = 8
 // swells reports whether the checks make a text too large.
 func (s *Session) swells(a *policy.Action) bool {
 	const room = 256 // of a check without its fence
-	return len(a.Inserts) > 1 && len(a.Inserts)*(len(a.By.Comment)+len(a.By.Stamp)+room) > maxSwelling*s.cfg.MaxStatement
+	return len(a.Inserts) > 1 && len(a.Inserts)*(len(a.By.Comment)+len(a.By.Stamp)+len(s.guarded.by)+room) > maxSwelling*s.cfg.MaxStatement
 }
 
 // pushQuery records a Query that is being sent.

@@ -59,8 +59,7 @@ func (s *Session) takesClaim(notice []byte) bool {
 }
 
 // OwnsServer reports whether the client's server process is its own: behind a transaction pooler it may be
-// another's in the next transaction. Otherwise its advisory locks aren't followed, and guards don't see the
-// fences of its locks.
+// another's in the next transaction. Otherwise its advisory locks aren't followed.
 func (s *Session) OwnsServer() bool { return s.tracked && !s.pooled }
 
 // LocksDue is what the driver has to look at, nil for nothing. Then it calls LocksSeen and FromServer.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -61,6 +62,9 @@ func (s *Session) learnLogin(columns [][]byte) {
 	s.pooled = s.cfg.Pooling == PoolingTransaction || s.cfg.Pooling == PoolingUnknown && !s.isOwnBackend(string(columns[2]))
 	s.db = s.databases.join(databaseName(columns[3]))
 	s.db.citus.Store(len(columns) > 4 && columns[4] != nil)
+	if len(columns) > 5 && !s.pooled {
+		s.address, _ = netip.ParseAddr(string(columns[5])) // none by a Unix socket
+	}
 	if s.schema != denied {
 		s.db.schema.Store(s.schema == usable)
 	}

@@ -11,5 +11,6 @@ SELECT pg_catalog.current_setting('wirefence.token', true),
   END,
   pg_catalog.pg_backend_pid(),
   pg_catalog.encode(pg_catalog.convert_to(pg_catalog.current_database()::pg_catalog.text, 'SQL_ASCII'), 'hex'),
-  pg_catalog.to_regclass('pg_catalog.pg_dist_node')
+  pg_catalog.to_regclass('pg_catalog.pg_dist_node'),
+  pg_catalog.inet_server_addr()
 FROM (SELECT pg_catalog.to_regnamespace('wirefence')::pg_catalog.oid AS n OFFSET 0) AS s

@@ -226,6 +226,7 @@ func (s *Session) handleRow(msg []byte) bool {
 			}
 			s.noteHeld(v, keys)
 		}
+	case ours: // what it set
 	default:
 		s.handleExchangeRow(e.Note.role, msg)
 	}
@@ -309,7 +310,7 @@ func (s *Session) handleReady(msg []byte) bool {
 		s.activity++
 		s.transactions++
 		s.names.portals.Cleared()
-		s.tx.madeReadOnly, s.tx.shadowReadOnly = false, false
+		s.tx.madeReadOnly, s.tx.shadowReadOnly, s.tx.Guarded = false, false, false
 		if s.quiet() {
 			s.tx = openTransaction{status: wire.Idle}
 			s.variable.reset = s.variable.resets

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -34,12 +35,12 @@ type Session struct {
 	events    Events
 	db        *database // that it is in, nil before the login's answer; a pooler may choose another
 	phase     phase
-	tracked   bool                    // messages are judged: not in mode off, not on a physical replication connection
-	walsender bool                    // a replication connection that runs SQL, by simple queries alone
-	ownName   string                  // of the proxy's portal, and the beginning of its statements' names
-	at        time.Time               // when the driver last called
-	fatal     *wire.Error             // with which the session ends
-	confirmed func(at time.Time) bool // see RequireLeader; nil without a witness
+	tracked   bool                                       // messages are judged: not in mode off, not on a physical replication connection
+	walsender bool                                       // a replication connection that runs SQL, by simple queries alone
+	ownName   string                                     // of the proxy's portal, and the beginning of its statements' names
+	at        time.Time                                  // when the driver last called
+	fatal     *wire.Error                                // with which the session ends
+	confirmed func(at time.Time, server netip.Addr) bool // see RequireLeader; nil without a witness
 
 	login login
 	serverState
@@ -61,6 +62,7 @@ type serverState struct {
 	schema    schemaState
 	standby   bool          // it is in recovery
 	pooled    bool          // a transaction pooler may stand between
+	address   netip.Addr    // at its end of the connection; zero if it isn't known
 	key       string        // process id and cancel key, as in BackendKeyData
 	fatalSeen bool          // it has sent a FATAL, and closes the connection
 	streaming bool          // a replication stream is under way

@@ -44,7 +44,7 @@ func (s *Session) Tally() Tally { return s.tally }
 
 func coverOf(a *policy.Action) cover {
 	switch {
-	case len(a.Inserts) > 0:
+	case a.Checks():
 		return underCheck
 	case a.Held:
 		return underHold

@@ -27,7 +27,7 @@ type Host struct {
 	probing   chan struct{} // closed at the end of the probe that is under way; nil without one
 	standing  Standing
 
-	confirmed atomic.Pointer[time.Time] // see Confirm
+	confirmed atomic.Pointer[confirmation] // see Confirm
 }
 
 func newHost(s connstring.Server) (*Host, error) {

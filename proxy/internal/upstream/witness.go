@@ -2,12 +2,22 @@ package upstream
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 )
 
+// confirmation is the last one of a witness.
+type confirmation struct {
+	sent    time.Time  // when the question was sent
+	address netip.Addr // of the leader behind the host; zero if that is the host's own
+}
+
 // Confirm records that a witness has confirmed the server as the leader, in its answer to a
-// question that was sent at this time.
-func (h *Host) Confirm(sent time.Time) { h.confirmed.Store(&sent) }
+// question that was sent at this time. Where several servers share the host's address, only the one
+// is confirmed that has this address itself.
+func (h *Host) Confirm(sent time.Time, address netip.Addr) {
+	h.confirmed.Store(&confirmation{sent, address})
+}
 
 // Witnessed reports whether there is a witness.
 func (u *Upstream) Witnessed() bool { return u.bound > 0 }
@@ -16,8 +26,17 @@ func (u *Upstream) Witnessed() bool { return u.bound > 0 }
 // monotonic clock stops while the machine is suspended, and the wall clock may be set back: the
 // one by which more time has passed decides.
 func (u *Upstream) Confirmed(h *Host, at time.Time) bool {
-	sent := h.confirmed.Load()
-	return sent != nil && max(at.Sub(*sent), at.Round(0).Sub(sent.Round(0))) <= u.bound
+	return u.counts(h.confirmed.Load(), at)
+}
+
+func (u *Upstream) counts(c *confirmation, at time.Time) bool {
+	return c != nil && max(at.Sub(c.sent), at.Round(0).Sub(c.sent.Round(0))) <= u.bound
+}
+
+// ConfirmedAt is Confirmed for a connection to the host at whose end the server has this address.
+func (u *Upstream) ConfirmedAt(h *Host, at time.Time, address netip.Addr) bool {
+	c := h.confirmed.Load()
+	return u.counts(c, at) && (!c.address.IsValid() || c.address == address)
 }
 
 // superseded returns an error for a primary that the witness doesn't confirm, while it confirms

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func TestConfirmations(t *testing.T) {
 	if u.Confirmed(one, now) {
 		t.Error("confirmed before any question")
 	}
-	one.Confirm(now)
+	one.Confirm(now, netip.Addr{})
 	for at, want := range map[time.Time]bool{
 		now: true, now.Add(time.Minute): true, now.Add(time.Minute + 1): false,
 		now.Add(-time.Hour):                        true,  // a call that began before
@@ -47,8 +48,18 @@ func TestConfirmations(t *testing.T) {
 		t.Errorf("a standby: %v", err)
 	}
 	two.standing.Primary = true
-	one.Confirm(now.Add(-time.Hour))
+	one.Confirm(now.Add(-time.Hour), netip.Addr{})
 	if err := u.Behind(two); err != nil {
 		t.Errorf("nobody is confirmed: %v", err)
+	}
+	leader, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	for _, c := range []struct {
+		confirmed, server netip.Addr
+		want              bool
+	}{{leader, leader, true}, {leader, other, false}, {leader, netip.Addr{}, false}, {netip.Addr{}, other, true}} {
+		one.Confirm(now, c.confirmed)
+		if got := u.ConfirmedAt(one, now, c.server); got != c.want || u.ConfirmedAt(one, now.Add(time.Hour), c.server) {
+			t.Errorf("%v is confirmed, the server is %v: %v", c.confirmed, c.server, got)
+		}
 	}
 }
