@@ -201,9 +201,10 @@ queues: ## Stop workers of each queue STOPS (250) times for longer than it waits
 	WIREFENCE_TEST_MORE=1 $(GO) test -C proxy/queuetest -count=1 -timeout 60m -v -run TestSoak -jobs $(JOBS) -stops $(STOPS) -hurry $(HURRY) -seed $(SEED)
 
 .PHONY: suites
-suites: ## Run the tests of PostgreSQL, drivers, Django and clients of Redis, direct and through the proxy
+suites: ## Run the tests of PostgreSQL, drivers, ORMs and clients of Redis, direct and through the proxy, and write docs/suites.json
 	scripts/install-servers --all
-	$(GO) test -count=1 -timeout 0 -v ./proxy/suitetest
+	$(GO) test -count=1 -timeout 0 -v ./proxy/suitetest -figures $(CURDIR)/docs/suites.json; status=$$?; \
+	  $(GO) test -count=1 ./internal/house -run TestBadgesShowWhatWasRun -update-badges; exit $$status
 
 .PHONY: incident
 incident: ## Play incidents that alerts are for, before a real Prometheus and Alertmanager

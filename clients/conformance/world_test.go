@@ -159,6 +159,14 @@ func (w *world) change(t *testing.T, s step) {
 		network.HoldAnswers()
 	case "cut":
 		network.Cut()
+	case "turn_away":
+		network.TurnAway()
+	case "turned_away":
+		stack.Eventually(t, "it connects", func() bool { return network.TurnedAway() > 0 })
+		time.Sleep(time.Duration(s.number("seconds") * float64(time.Second))) // what is tested is how often it connects in that time
+		if n := network.TurnedAway(); n > int(s.number("at_most")) {
+			t.Fatalf("%d connections were tried", n)
+		}
 	case "restore":
 		network.Restore()
 	case "store_down":

@@ -53,7 +53,7 @@ var guides = []guide{
 	{page: "howto/redis-lock.md", redis: true, programs: "redis-py", versions: versionsOf("redis"), way: "sidecar, guard"},
 	{page: "howto/advisory-lock.md"},
 	{page: "howto/lock-table.md"},
-	{page: "howto/rails.md", programs: "ActiveRecord", versions: "ruby -e 'require %q(active_record); puts ActiveRecord.version'", way: "client, guard"},
+	{page: "howto/rails.md", redis: true, programs: "ActiveRecord, Sidekiq", versions: "ruby -e 'require %q(active_record); require %q(sidekiq); puts [ActiveRecord.version, Sidekiq::VERSION] * %q(, )'", way: "client, guard"},
 	{page: "howto/spring.md", builds: javaClient, programs: "Spring Boot, HikariCP, ShedLock", versions: "ls boot | sed -En 's/^(spring-boot|HikariCP|shedlock-core)-([0-9.]+)[.]jar$/\\2/p' | sort -V | paste -sd,", way: "client, guard"},
 	{page: "howto/go.md", builds: goProgram},
 	{page: "reference/sources.md", proxy: true},

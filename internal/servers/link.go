@@ -18,6 +18,8 @@ type Link struct {
 	target string
 	change *sync.Cond
 	cut    bool
+	away   bool // a new connection is closed as soon as it is accepted
+	turned int  // how many were
 	closed bool
 	held   [2]bool // by direction
 	ends   map[net.Conn]struct{}
@@ -54,6 +56,22 @@ func (l *Link) Cut() {
 	l.resetLocked()
 }
 
+// TurnAway resets all connections, and until Restore accepts each new one and closes it at once, as a
+// balancer does that has no server.
+func (l *Link) TurnAway() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away, l.turned = true, 0
+	l.resetLocked()
+}
+
+// TurnedAway is how many connections were closed at once since TurnAway.
+func (l *Link) TurnedAway() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.turned
+}
+
 // Hold keeps back what is sent in either direction. Connections stay, new ones
 // are accepted, and Restore delivers what was kept, however late: as a network
 // does that loses packets for a while.
@@ -76,7 +94,7 @@ func (l *Link) hold(directions ...bool) {
 func (l *Link) Restore() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cut, l.held = false, [2]bool{}
+	l.cut, l.away, l.held = false, false, [2]bool{}
 	l.change.Broadcast()
 }
 
@@ -127,6 +145,12 @@ func (l *Link) relay(client net.Conn) {
 	if !l.add(client) {
 		return
 	}
+	if l.turns() {
+		_ = client.(*net.TCPConn).CloseWrite()
+		_, _ = io.Copy(io.Discard, client)
+		l.remove(client)
+		return
+	}
 	l.mu.Lock()
 	target := l.target
 	l.mu.Unlock()
@@ -157,6 +181,15 @@ func (l *Link) add(end net.Conn) bool {
 	}
 	l.ends[end] = struct{}{}
 	return true
+}
+
+func (l *Link) turns() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away {
+		l.turned++
+	}
+	return l.away
 }
 
 // remove resets connections that are still open. Both sides have seen the end, or one of

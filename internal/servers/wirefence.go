@@ -16,9 +16,10 @@ type Wirefence struct {
 	Admin string // host:port of the admin listener; "" where that is off
 }
 
-// BuildWirefence builds the program of a source folder.
-func BuildWirefence(ctx context.Context, source, binary string) error {
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-w", "-o", binary, "./cmd/wirefence")
+// BuildWirefence builds the program of a source folder, with further flags of go build.
+func BuildWirefence(ctx context.Context, source, binary string, flags ...string) error {
+	args := append([]string{"build", "-buildvcs=false", "-ldflags=-w", "-o", binary}, flags...)
+	build := exec.CommandContext(ctx, "go", append(args, "./cmd/wirefence")...)
 	build.Dir = source
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -112,12 +111,8 @@ func redisPy(t *testing.T, w *way) map[string]string {
 	cmd := w.command(t, source("redis-py"), "/usr/bin/python3", "-m", "pytest", "-c", os.DevNull, "--rootdir=.", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider",
 		"--continue-on-collection-errors", "--ignore=tests/test_auth", "-k", "not TestPubSubAutoReconnect", "-v", "--tb=short", "--redis-url=redis://127.0.0.1:"+w.port+"/0", "-m", "not redismod and not ssl and not onlycluster", "tests")
 	cmd.Env = append(cmd.Env, "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1")
-	text, _ := cmd.CombinedOutput()
-	keep(t, text)
 	all := map[string]string{}
-	for _, result := range regexp.MustCompile(`(?m)^tests/(\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)`).FindAllStringSubmatch(string(text), -1) {
-		all[result[1]] = result[2]
-	}
+	_ = read(t, all, "", cmd, pytests)
 	return all
 }
 

@@ -1,4 +1,6 @@
 import { createHash } from "node:crypto";
+import { once } from "node:events";
+import { connect, type Socket } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { ApiError, LeaseHeld, Unavailable, WirefenceError, type Cause } from "./errors.js";
@@ -155,13 +157,49 @@ class Session implements Source {
       session.on("error", broken); // without a listener it would end the process
       await session.connect();
     } else {
+      const dialer = new Dialer();
       const sql = postgres(this.#url, {
-        max: 1, prepare: false, fetch_types: false, max_lifetime: null, connect_timeout: milliseconds / 1000,
+        socket: (address: Address) => dialer.dial(address), max: 1, prepare: false, fetch_types: false, max_lifetime: null, connect_timeout: milliseconds / 1000,
         connection: { application_name: name }, onclose: broken, onnotice: () => undefined,
       });
-      connection = { query: (text, values) => sql.unsafe(text, values), end: () => sql.end({ timeout: 0 }) };
+      connection = { query: (text, values) => sql.unsafe(text, values), end: () => (dialer.end(), sql.end({ timeout: 0 })) };
     }
     return connection;
+  }
+}
+
+/** What postgres.js tells of where to connect. */
+interface Address {
+  host: string[];
+  port: number[];
+  path?: string | false;
+}
+
+/** Connects for postgres.js, which by itself connects again without a pause where a server accepts and closes. */
+class Dialer {
+  #tries = 0;
+  #over = false;
+  #socket?: Socket;
+
+  async dial({ host, port, path }: Address): Promise<Socket> {
+    for (;;) {
+      const round = this.#tries - host.length;
+      if (round >= 0) await sleep(Math.min(0.1 * 2 ** round, 2) * 1000);
+      if (this.#over) throw new Error("the connection has been ended");
+      const at = this.#tries++ % host.length;
+      const socket = (this.#socket = path ? connect(path) : connect(port[at]!, host[at]!));
+      try {
+        await once(socket, "connect");
+        return Object.assign(socket, { host: host[at] }); // by which it verifies a certificate
+      } catch (error) {
+        if (host.length === 1) throw error; // with more hosts it waits for the next socket
+      }
+    }
+  }
+
+  end(): void {
+    this.#over = true;
+    this.#socket?.destroy();
   }
 }
 
