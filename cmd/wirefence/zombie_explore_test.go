@@ -123,6 +123,43 @@ func TestExplore(t *testing.T) {
 	}
 }
 
+// Moments that are played at once, in copies of the database, show the same as one after the other in
+// the database itself, which stays as it is. No copy is left, nor one of an exploration that was killed.
+func TestExploreInCopies(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		script  string
+		status  int
+		windows string
+	}{
+		"overwrites":      {take + readN + writeN + free, exitStale, "no lock, same, stale, none"},
+		"one transaction": {take + atomicly + free, 0, "no lock, same, held, none"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			p := toExplore(t)
+			stack.Exec(t, p.url, "UPDATE totals SET n = 7")
+			var copied string
+			one := stack.Connect(t, p.url)
+			if err := one.QueryRow(t.Context(), "SELECT 'wirefence_zombie_' || oid || '_' FROM pg_database WHERE datname = current_database()").Scan(&copied); err != nil {
+				t.Fatal(err)
+			}
+			stack.MustExec(t, one, "CREATE DATABASE "+copied+"1")
+			_ = one.Close(t.Context())
+			r := p.explore(t, c.status, shell(c.script), "--jobs", "3")
+			if got := windows(r); got != c.windows {
+				t.Errorf("%s, not %s", got, c.windows)
+			}
+			becomes(t, p.url, "7, 0 copies", "SELECT n || ', ' || (SELECT count(*) FROM pg_database WHERE starts_with(datname, '"+copied+"')) || ' copies' FROM totals")
+			if again := p.explore(t, c.status, shell(c.script)); !slices.EqualFunc(r.Windows, again.Windows, func(a, b zombie.Window) bool {
+				return a.Shows == b.Shows && a.From == b.From && a.To == b.To && a.Tried == b.Tried
+			}) {
+				t.Errorf("%+v\none after the other: %+v", r.Windows, again.Windows)
+			}
+		})
+	}
+}
+
 // What can't be explored is said, with status 2.
 func TestExploreCannotJudge(t *testing.T) {
 	t.Parallel()
@@ -130,10 +167,11 @@ func TestExploreCannotJudge(t *testing.T) {
 		script, says string
 		flags        []string
 	}{
-		"fails by itself": {"psql -Xqc 'UPDATE totals SET n = 1'; exit 3", "undisturbed, the first run fails, with status 3", nil},
-		"changes nothing": {"psql -Xqc 'SELECT 1'", "changes nothing in the tables", nil},
-		"sends nothing":   {"true", "sent nothing through this proxy", nil},
-		"no reset":        {"psql -Xqc 'UPDATE totals SET n = n + 1'", "--reset doesn't put public.totals back", []string{"--reset", "true"}},
+		"fails by itself":  {"psql -Xqc 'UPDATE totals SET n = 1'; exit 3", "undisturbed, the first run fails, with status 3", nil},
+		"changes nothing":  {"psql -Xqc 'SELECT 1'", "changes nothing in the tables", nil},
+		"sends nothing":    {"true", "sent nothing through this proxy", nil},
+		"one lock for all": {`exec 9>"$TMPDIR/lock"; flock -n 9; sleep 2; ` + readN + writeN, "--jobs must be 1", []string{"--jobs", "2"}},
+		"no reset":         {"psql -Xqc 'UPDATE totals SET n = n + 1'", "--reset doesn't put public.totals back", []string{"--reset", "true"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -147,13 +185,14 @@ func TestExploreCannotJudge(t *testing.T) {
 
 func TestExploreIsEndedWithAllThatItStarted(t *testing.T) {
 	t.Parallel()
-	p := toExplore(t)
 	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
-		r := start(t, p.settings, "zombie", "--explore", "--watch", "totals", "--control", "100ms", "--yes", "--reset", resetAll, "--end-lock", endLock, "--", "sh", "-c", readN+writeN)
+		p := toExplore(t)
+		r := start(t, p.settings, "zombie", "--explore", "--watch", "totals", "--jobs", "2", "--control", "100ms", "--yes", "--reset", resetAll, "--end-lock", endLock, "--", "sh", "-c", readN+writeN)
 		r.stderr.Await(t, "moments tried")
 		r.signal(t, signal)
 		r.end(t).expect(t, status, "interrupted")
 		p.wantNothingLeft(t)
+		becomes(t, p.url, "0", "SELECT count(*)::text FROM pg_database WHERE datname LIKE 'wirefence_zombie_' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '%'")
 		if left, _ := filepath.Glob(filepath.Join(p.dir, "wirefence-*")); len(left) > 0 {
 			t.Errorf("%s is left", left)
 		}

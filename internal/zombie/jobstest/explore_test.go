@@ -6,7 +6,9 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,6 +21,9 @@ const (
 	flushRedis  = "redis-cli -p {port} FLUSHALL"
 	revoke      = "{wirefence} revoke nightly || true"
 )
+
+// inCopies has moments played in copies of the database, at once.
+var inCopies = []string{"--jobs", strconv.Itoa(runtime.NumCPU())}
 
 // explored is what `wirefence zombie --explore` prints.
 type explored struct {
@@ -45,6 +50,7 @@ func (w *world) explore(t *testing.T, status int, flags, job []string) (e explor
 	if !slices.Contains(flags, "--watch") {
 		args = append(args, "--watch", "totals")
 	}
+	_ = w.Admin.Close(t.Context()) // a database with a session can't be copied
 	var out, log bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program, w.words(append(append(args, flags...), append([]string{"--"}, job...)...)...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &log, w.env
