@@ -45,7 +45,7 @@ type Job struct {
 }
 
 // inRun is the variable that has a test run its job, and names the test.
-const inRun = "WIREFENCE_ZOMBIETEST"
+const inRun = "ZOMBIETEST"
 
 // Explore fails the test if there is a moment at which a frozen run overwrites what another has done
 // since, or if it can't be judged; it says why, and shows the smallest schedule. Nobody else may write

@@ -77,7 +77,7 @@ func (x *explorer) addWorker(ctx context.Context, cfg *pgx.ConnConfig, source, c
 	}
 	env := slices.Clone(x.Env)
 	if copied != "" {
-		w.mark = "WIREFENCE_ZOMBIE_COPY=" + copied
+		w.mark = "ZOMBIE_COPY=" + copied // wirefence refuses variables that begin with its name
 		env = append(env, w.mark)
 	}
 	tapped := func(command, locks []string) (*tap, error) {
