@@ -33,6 +33,7 @@ type zombieSettings struct {
 	LockKeys      []string      `env:"--lock-key" type:"key,..." help:"with --explore: keys in Redis that are the lock; commands that name one are moments, too, if the command finds Redis by a URL"`
 	Jobs          int           `env:"--jobs" envDefault:"1" range:"1..64" help:"with --explore: how many moments to play at once; more than one are played in copies of the database, for which nobody may be connected to it, and which are dropped at the end; a lock that isn't in the database is one lock for all, and wants 1"`
 	Minimal       string        `env:"--minimal" type:"file" help:"with --explore: write the smallest schedule that ends in a stale write to this file, as a script for bash and psql that needs no Wirefence"`
+	JUnit         string        `env:"--junit" type:"file" help:"with --explore: write what the moments show to this file, as test cases in JUnit's XML: a stale window fails, one that isn't judged is an error"`
 	Page          string        `env:"--page" type:"file" help:"with --explore: write it to this file, as a page of HTML with a time line that needs no other file"`
 	Within        time.Duration `env:"--within" envDefault:"10m" range:"1ms.." help:"longest wait for the moment to freeze, and for the end of each run"`
 	Control       time.Duration `env:"--control" envDefault:"2s" range:"1ms.." help:"time for which the tables are watched for other writers, before and after the play"`
@@ -107,7 +108,7 @@ func (cfg zombieSettings) validate() error {
 		what string
 	}{
 		{len(cfg.Watch) == 0, "--watch is missing, the tables that the command writes to"},
-		{!cfg.Explore && (cfg.Reset+cfg.EndLock+cfg.Minimal+cfg.Page != "" || len(cfg.LockKeys) > 0 || cfg.Jobs > 1), "--reset, --end-lock, --lock-key, --jobs, --minimal and --page are for --explore"},
+		{!cfg.Explore && (cfg.Reset+cfg.EndLock+cfg.Minimal+cfg.Page+cfg.JUnit != "" || len(cfg.LockKeys) > 0 || cfg.Jobs > 1), "--reset, --end-lock, --lock-key, --jobs, --minimal, --page and --junit are for --explore"},
 		{cfg.Explore && cfg.Reset == "", "--reset is missing, the command that puts the data back before each play"},
 		{cfg.Jobs > 1 && len(cfg.LockKeys) > 0, "a lock in Redis is one lock for all copies of the database: --jobs must be 1 with --lock-key"},
 		{cfg.Explore && (cfg.FreezeWhen != "" || cfg.FreezeAfter > 0 || cfg.SecondFor > 0), "--explore tries every moment of a command that ends by itself: --freeze-when, --freeze-after and --second-for say another"},
@@ -149,7 +150,8 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 		if err != nil {
 			return err
 		}
-		if err := cfg.writeSchedule(exploring, report.Schedule, stderr); err != nil {
+		if err := errors.Join(
+			writeTo(cfg.JUnit, func(w io.Writer) error { return report.WriteJUnit(w, command) }), cfg.writeSchedule(exploring, report.Schedule, stderr)); err != nil {
 			return err
 		}
 		verdict, told = report.Verdict, answer{report, func(w io.Writer) error { return printExploration(w, report) }}
@@ -180,14 +182,19 @@ func (cfg zombieSettings) writeSchedule(o zombie.Exploring, s *zombie.Schedule, 
 			return err
 		}
 	}
-	if cfg.Page == "" {
+	return writeTo(cfg.Page, func(w io.Writer) error { return s.WritePage(w, o.Command) })
+}
+
+// writeTo writes a file, if it has a name.
+func writeTo(name string, write func(io.Writer) error) error {
+	if name == "" {
 		return nil
 	}
-	var page bytes.Buffer
-	if err := s.WritePage(&page, o.Command); err != nil {
+	var text bytes.Buffer
+	if err := write(&text); err != nil {
 		return err
 	}
-	return os.WriteFile(cfg.Page, page.Bytes(), 0o644)
+	return os.WriteFile(name, text.Bytes(), 0o644)
 }
 
 // confirm asks on a terminal whether the command may be run twice.

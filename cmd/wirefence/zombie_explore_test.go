@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"html"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -176,10 +177,28 @@ func TestExploreCannotJudge(t *testing.T) {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			p := toExplore(t)
-			if r := p.explore(t, exitUnknown, shell(c.script), c.flags...); r.Verdict != zombie.Unknown || !strings.Contains(r.Reason, c.says) {
+			junit := filepath.Join(t.TempDir(), "junit.xml")
+			r := p.explore(t, exitUnknown, shell(c.script), append(c.flags, "--junit", junit)...)
+			wantJUnit(t, junit, `tests="1" failures="0" errors="1"`, `name="all moments"`, c.says)
+			if r.Verdict != zombie.Unknown || !strings.Contains(r.Reason, c.says) {
 				t.Errorf("%+v", r)
 			}
 		})
+	}
+}
+
+// wantJUnit looks for texts in a file of JUnit's XML.
+func wantJUnit(t *testing.T, file string, want ...string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := html.UnescapeString(string(text))
+	for _, what := range want {
+		if !strings.Contains(told, what) {
+			t.Errorf("%s is missing in\n%s", what, told)
+		}
 	}
 }
 
@@ -205,7 +224,9 @@ func TestExploreWritesTheSchedule(t *testing.T) {
 	t.Parallel()
 	p := toExplore(t)
 	script, page := filepath.Join(t.TempDir(), "it's stale.sh"), filepath.Join(t.TempDir(), "stale.html")
-	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script, "--page", page)
+	junit := filepath.Join(t.TempDir(), "junit.xml")
+	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script, "--page", page, "--junit", junit)
+	wantJUnit(t, junit, `tests="4" failures="1" errors="0"`, `name="from SELECT n + ? FROM totals to before UPDATE totals SET n = ?, by = ?">`, "*** goes on")
 	told, err := os.ReadFile(page)
 	if err != nil || strings.Contains(string(told), "src=") || strings.Contains(string(told), "href=") {
 		t.Errorf("%v\n%s", err, told)
