@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/internal/zombie"
 )
 
 const (
@@ -26,19 +27,11 @@ const (
 var inCopies = []string{"--jobs", strconv.Itoa(runtime.NumCPU())}
 
 // explored is what `wirefence zombie --explore` prints.
-type explored struct {
-	Verdict, Reason string
-	Messages, Tried int
-	Windows         []struct {
-		Shows, Behind, Before, Reason string
-		From, To, Tried               int
-	}
-	Notes []string
-}
+type explored struct{ zombie.Exploration }
 
 func (e explored) shows() (all []string) {
 	for _, w := range e.Windows {
-		all = append(all, w.Shows)
+		all = append(all, string(w.Shows))
 	}
 	return all
 }
@@ -60,7 +53,7 @@ func (w *world) explore(t *testing.T, status int, flags, job []string) (e explor
 	if err := json.Unmarshal(out.Bytes(), &e); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd.ProcessState, err, log.String())
 	}
-	t.Logf("%s\n%+v", log.String(), e)
+	t.Logf("%s\n%s %s\n%+v", log.String(), e.Verdict, e.Reason, e.Windows)
 	if got := cmd.ProcessState.ExitCode(); got != status {
 		t.Errorf("status %d, not %d", got, status)
 	}

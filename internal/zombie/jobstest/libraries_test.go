@@ -15,6 +15,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/internal/zombie"
 )
 
 var (
@@ -137,7 +138,7 @@ func (l library) explore(t *testing.T, guarded bool) (e explored, took time.Dura
 func (e explored) windows() string {
 	var all []string
 	for _, w := range e.Windows {
-		if w.Shows == "stale" {
+		if w.Shows == zombie.ShowsStale {
 			from := "the start"
 			if w.Behind != "" {
 				from = "`" + w.Behind + "`"
@@ -182,10 +183,12 @@ func TestLibraries(t *testing.T) {
 				if !*every {
 					return
 				}
-				guarded, long := l.explore(t, true)
-				if !t.Failed() {
-					rows[i] = fmt.Sprintf("%s %s | none: %s |\n", row, e.effort(took), guarded.effort(long))
+				if t.Failed() {
+					return
 				}
+				guarded, long := l.explore(t, true)
+				shown := cmp.Or(guarded.Reason, string(guarded.Verdict))
+				rows[i] = fmt.Sprintf("%s %s | %s: %s |\n", row, e.effort(took), shown, guarded.effort(long))
 			})
 		}
 	})
