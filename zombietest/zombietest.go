@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/wirefence/wirefence/internal/connstring"
 	"github.com/wirefence/wirefence/internal/zombie"
 )
@@ -41,10 +39,13 @@ type Job struct {
 	LockEndsAfter time.Duration
 	// Within bounds each wait for a run; 0 is a minute.
 	Within time.Duration
+	// Jobs is how many moments are played at once, if more than one: each in a copy of the database,
+	// for which nobody may be connected to it. A lock that isn't in the database is one lock for all.
+	Jobs int
 }
 
 // inRun is the variable that has a test run its job, and names the test.
-const inRun = "WIREFENCE_ZOMBIETEST"
+const inRun = "ZOMBIETEST"
 
 // Explore fails the test if there is a moment at which a frozen run overwrites what another has done
 // since, or if it can't be judged; it says why, and shows the smallest schedule. Nobody else may write
@@ -66,11 +67,6 @@ func Explore(t *testing.T, j Job) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := pgx.ConnectConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.WithoutCancel(t.Context()))
 	env := append(os.Environ(), j.Env...)
 	if j.Command == nil {
 		binary, err := os.Executable()
@@ -85,12 +81,12 @@ func Explore(t *testing.T, j Job) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	report, err := zombie.Explore(t.Context(), conn, zombie.Exploring{
+	report, err := zombie.Explore(t.Context(), cfg, zombie.Exploring{
 		Options: zombie.Options{
 			Tables: j.Tables, Command: j.Command, LockEndsAfter: j.LockEndsAfter,
 			Within: cmp.Or(j.Within, time.Minute), Control: time.Second, TermGrace: time.Second, Output: log,
 		},
-		Env: env, Reset: j.Reset, EndLock: j.EndLock,
+		Env: env, Reset: j.Reset, EndLock: j.EndLock, Jobs: j.Jobs,
 	})
 	if err != nil {
 		t.Fatal(err)

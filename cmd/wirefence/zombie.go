@@ -31,7 +31,9 @@ type zombieSettings struct {
 	Reset         string        `env:"--reset" type:"command" help:"with --explore: command for sh that puts the data back before each play (required with it)"`
 	EndLock       string        `env:"--end-lock" type:"command" help:"with --explore: command for sh that ends the frozen run's lock, instead of --lock-ends-after"`
 	LockKeys      []string      `env:"--lock-key" type:"key,..." help:"with --explore: keys in Redis that are the lock; commands that name one are moments, too, if the command finds Redis by a URL"`
+	Jobs          int           `env:"--jobs" envDefault:"1" range:"1..64" help:"with --explore: how many moments to play at once; more than one are played in copies of the database, for which nobody may be connected to it, and which are dropped at the end; a lock that isn't in the database is one lock for all, and wants 1"`
 	Minimal       string        `env:"--minimal" type:"file" help:"with --explore: write the smallest schedule that ends in a stale write to this file, as a script for bash and psql that needs no Wirefence"`
+	JUnit         string        `env:"--junit" type:"file" help:"with --explore: write what the moments show to this file, as test cases in JUnit's XML: a stale window fails, one that isn't judged is an error"`
 	Page          string        `env:"--page" type:"file" help:"with --explore: write it to this file, as a page of HTML with a time line that needs no other file"`
 	Within        time.Duration `env:"--within" envDefault:"10m" range:"1ms.." help:"longest wait for the moment to freeze, and for the end of each run"`
 	Control       time.Duration `env:"--control" envDefault:"2s" range:"1ms.." help:"time for which the tables are watched for other writers, before and after the play"`
@@ -106,8 +108,9 @@ func (cfg zombieSettings) validate() error {
 		what string
 	}{
 		{len(cfg.Watch) == 0, "--watch is missing, the tables that the command writes to"},
-		{!cfg.Explore && (cfg.Reset+cfg.EndLock+cfg.Minimal+cfg.Page != "" || len(cfg.LockKeys) > 0), "--reset, --end-lock, --lock-key, --minimal and --page are for --explore"},
+		{!cfg.Explore && (cfg.Reset+cfg.EndLock+cfg.Minimal+cfg.Page+cfg.JUnit != "" || len(cfg.LockKeys) > 0 || cfg.Jobs > 1), "--reset, --end-lock, --lock-key, --jobs, --minimal, --page and --junit are for --explore"},
 		{cfg.Explore && cfg.Reset == "", "--reset is missing, the command that puts the data back before each play"},
+		{cfg.Jobs > 1 && len(cfg.LockKeys) > 0, "a lock in Redis is one lock for all copies of the database: --jobs must be 1 with --lock-key"},
 		{cfg.Explore && (cfg.FreezeWhen != "" || cfg.FreezeAfter > 0 || cfg.SecondFor > 0), "--explore tries every moment of a command that ends by itself: --freeze-when, --freeze-after and --second-for say another"},
 		{cfg.Explore && cfg.EndLock == "" && cfg.LockEndsAfter == 0, "--end-lock is missing, a command that ends the lock, or --lock-ends-after, its time limit"},
 		{!cfg.Explore && cfg.FreezeWhen == "" && cfg.FreezeAfter == 0, "--freeze-when or --freeze-after is missing: when does the command hold its lock and has not written yet?"},
@@ -141,12 +144,14 @@ func runZombie(ctx context.Context, cfg zombieSettings, command []string, stdin 
 	var verdict zombie.Verdict
 	var told answer
 	if cfg.Explore {
-		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock, LockKeys: cfg.LockKeys}
-		report, err := zombie.Explore(ctx, conn, exploring)
+		exploring := zombie.Exploring{Options: options, Env: os.Environ(), Reset: cfg.Reset, EndLock: cfg.EndLock, LockKeys: cfg.LockKeys, Jobs: cfg.Jobs}
+		closeConn(conn)
+		report, err := zombie.Explore(ctx, conn.Config(), exploring)
 		if err != nil {
 			return err
 		}
-		if err := cfg.writeSchedule(exploring, report.Schedule, stderr); err != nil {
+		if err := errors.Join(
+			writeTo(cfg.JUnit, func(w io.Writer) error { return report.WriteJUnit(w, command) }), cfg.writeSchedule(exploring, report.Schedule, stderr)); err != nil {
 			return err
 		}
 		verdict, told = report.Verdict, answer{report, func(w io.Writer) error { return printExploration(w, report) }}
@@ -177,14 +182,19 @@ func (cfg zombieSettings) writeSchedule(o zombie.Exploring, s *zombie.Schedule, 
 			return err
 		}
 	}
-	if cfg.Page == "" {
+	return writeTo(cfg.Page, func(w io.Writer) error { return s.WritePage(w, o.Command) })
+}
+
+// writeTo writes a file, if it has a name.
+func writeTo(name string, write func(io.Writer) error) error {
+	if name == "" {
 		return nil
 	}
-	var page bytes.Buffer
-	if err := s.WritePage(&page, o.Command); err != nil {
+	var text bytes.Buffer
+	if err := write(&text); err != nil {
 		return err
 	}
-	return os.WriteFile(cfg.Page, page.Bytes(), 0o644)
+	return os.WriteFile(name, text.Bytes(), 0o644)
 }
 
 // confirm asks on a terminal whether the command may be run twice.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"html"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +124,43 @@ func TestExplore(t *testing.T) {
 	}
 }
 
+// Moments that are played at once, in copies of the database, show the same as one after the other in
+// the database itself, which stays as it is. No copy is left, nor one of an exploration that was killed.
+func TestExploreInCopies(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		script  string
+		status  int
+		windows string
+	}{
+		"overwrites":      {take + readN + writeN + free, exitStale, "no lock, same, stale, none"},
+		"one transaction": {take + atomicly + free, 0, "no lock, same, held, none"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			p := toExplore(t)
+			stack.Exec(t, p.url, "UPDATE totals SET n = 7")
+			var copied string
+			one := stack.Connect(t, p.url)
+			if err := one.QueryRow(t.Context(), "SELECT 'wirefence_zombie_' || oid || '_' FROM pg_database WHERE datname = current_database()").Scan(&copied); err != nil {
+				t.Fatal(err)
+			}
+			stack.MustExec(t, one, "CREATE DATABASE "+copied+"1")
+			_ = one.Close(t.Context())
+			r := p.explore(t, c.status, shell(c.script), "--jobs", "3")
+			if got := windows(r); got != c.windows {
+				t.Errorf("%s, not %s", got, c.windows)
+			}
+			becomes(t, p.url, "7, 0 copies", "SELECT n || ', ' || (SELECT count(*) FROM pg_database WHERE starts_with(datname, '"+copied+"')) || ' copies' FROM totals")
+			if again := p.explore(t, c.status, shell(c.script)); !slices.EqualFunc(r.Windows, again.Windows, func(a, b zombie.Window) bool {
+				return a.Shows == b.Shows && a.From == b.From && a.To == b.To && a.Tried == b.Tried
+			}) {
+				t.Errorf("%+v\none after the other: %+v", r.Windows, again.Windows)
+			}
+		})
+	}
+}
+
 // What can't be explored is said, with status 2.
 func TestExploreCannotJudge(t *testing.T) {
 	t.Parallel()
@@ -130,30 +168,50 @@ func TestExploreCannotJudge(t *testing.T) {
 		script, says string
 		flags        []string
 	}{
-		"fails by itself": {"psql -Xqc 'UPDATE totals SET n = 1'; exit 3", "undisturbed, the first run fails, with status 3", nil},
-		"changes nothing": {"psql -Xqc 'SELECT 1'", "changes nothing in the tables", nil},
-		"sends nothing":   {"true", "sent nothing through this proxy", nil},
-		"no reset":        {"psql -Xqc 'UPDATE totals SET n = n + 1'", "--reset doesn't put public.totals back", []string{"--reset", "true"}},
+		"fails by itself":  {"psql -Xqc 'UPDATE totals SET n = 1'; exit 3", "undisturbed, the first run fails, with status 3", nil},
+		"changes nothing":  {"psql -Xqc 'SELECT 1'", "changes nothing in the tables", nil},
+		"sends nothing":    {"true", "sent nothing through this proxy", nil},
+		"one lock for all": {`exec 9>"$TMPDIR/lock"; flock -n 9; sleep 2; ` + readN + writeN, "--jobs must be 1", []string{"--jobs", "2"}},
+		"no reset":         {"psql -Xqc 'UPDATE totals SET n = n + 1'", "--reset doesn't put public.totals back", []string{"--reset", "true"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			p := toExplore(t)
-			if r := p.explore(t, exitUnknown, shell(c.script), c.flags...); r.Verdict != zombie.Unknown || !strings.Contains(r.Reason, c.says) {
+			junit := filepath.Join(t.TempDir(), "junit.xml")
+			r := p.explore(t, exitUnknown, shell(c.script), append(c.flags, "--junit", junit)...)
+			wantJUnit(t, junit, `tests="1" failures="0" errors="1"`, `name="all moments"`, c.says)
+			if r.Verdict != zombie.Unknown || !strings.Contains(r.Reason, c.says) {
 				t.Errorf("%+v", r)
 			}
 		})
 	}
 }
 
+// wantJUnit looks for texts in a file of JUnit's XML.
+func wantJUnit(t *testing.T, file string, want ...string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := html.UnescapeString(string(text))
+	for _, what := range want {
+		if !strings.Contains(told, what) {
+			t.Errorf("%s is missing in\n%s", what, told)
+		}
+	}
+}
+
 func TestExploreIsEndedWithAllThatItStarted(t *testing.T) {
 	t.Parallel()
-	p := toExplore(t)
 	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
-		r := start(t, p.settings, "zombie", "--explore", "--watch", "totals", "--control", "100ms", "--yes", "--reset", resetAll, "--end-lock", endLock, "--", "sh", "-c", readN+writeN)
+		p := toExplore(t)
+		r := start(t, p.settings, "zombie", "--explore", "--watch", "totals", "--jobs", "2", "--control", "100ms", "--yes", "--reset", resetAll, "--end-lock", endLock, "--", "sh", "-c", readN+writeN)
 		r.stderr.Await(t, "moments tried")
 		r.signal(t, signal)
 		r.end(t).expect(t, status, "interrupted")
 		p.wantNothingLeft(t)
+		becomes(t, p.url, "0", "SELECT count(*)::text FROM pg_database WHERE datname LIKE 'wirefence_zombie_' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '%'")
 		if left, _ := filepath.Glob(filepath.Join(p.dir, "wirefence-*")); len(left) > 0 {
 			t.Errorf("%s is left", left)
 		}
@@ -166,7 +224,9 @@ func TestExploreWritesTheSchedule(t *testing.T) {
 	t.Parallel()
 	p := toExplore(t)
 	script, page := filepath.Join(t.TempDir(), "it's stale.sh"), filepath.Join(t.TempDir(), "stale.html")
-	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script, "--page", page)
+	junit := filepath.Join(t.TempDir(), "junit.xml")
+	r := p.explore(t, exitStale, shell(take+readN+writeN+free), "--minimal", script, "--page", page, "--junit", junit)
+	wantJUnit(t, junit, `tests="4" failures="1" errors="0"`, `name="from SELECT n + ? FROM totals to before UPDATE totals SET n = ?, by = ?">`, "*** goes on")
 	told, err := os.ReadFile(page)
 	if err != nil || strings.Contains(string(told), "src=") || strings.Contains(string(told), "href=") {
 		t.Errorf("%v\n%s", err, told)

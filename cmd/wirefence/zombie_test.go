@@ -324,6 +324,7 @@ func TestZombieWithWrongInput(t *testing.T) {
 		{"--explore --watch totals --end-lock true -- true", "--reset is missing"},
 		{"--explore --watch totals --reset true -- true", "--end-lock is missing"},
 		{"--explore --watch totals --reset true --end-lock true --freeze-after 1s -- true", "tries every moment"},
+		{"--explore --watch totals --reset true --end-lock true --lock-key nightly --jobs 2 -- true", "one lock for all copies"},
 		{"--explore --watch totals --reset false --end-lock true --control 100ms --yes -- true", "false: status 1"},
 		{"--watch nothing --freeze-after 1s --lock-ends-after 1s --yes -- true", `relation "nothing" does not exist`},
 		{"--watch seen --freeze-after 1s --lock-ends-after 1s --yes -- true", "public.seen can't be watched"},

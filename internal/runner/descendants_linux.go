@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -12,19 +14,19 @@ import (
 
 // canFollow reports whether this process has no descendants yet, so that all later ones are the
 // command's. It may have inherited some from a program that executed this one.
-func canFollow() bool { return len(descendants(nil)) == 0 }
+func canFollow() bool { return len(descendants(others{})) == 0 }
 
 // children returns the children of this process.
 func children() map[int]int {
-	found := descendants(nil)
+	found := descendants(others{})
 	maps.DeleteFunc(found, func(_, parent int) bool { return parent != os.Getpid() })
 	return found
 }
 
 // signalDescendants signals every descendant of this process but those that descendants leaves
 // out. It may miss one that is forked meanwhile.
-func signalDescendants(signal syscall.Signal, others map[int]int) {
-	for pid, parent := range descendants(others) {
+func signalDescendants(signal syscall.Signal, o others) {
+	for pid, parent := range descendants(o) {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue // it has ended
@@ -39,7 +41,7 @@ func signalDescendants(signal syscall.Signal, others map[int]int) {
 
 // descendants returns the descendants of this process with their parents, but not the children
 // others and theirs. Since this process adopts orphans, no link is missing.
-func descendants(others map[int]int) map[int]int {
+func descendants(o others) map[int]int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -57,8 +59,7 @@ func descendants(others map[int]int) map[int]int {
 	found := map[int]int{}
 	for next := []int{os.Getpid()}; len(next) > 0; next = next[1:] {
 		for _, pid := range children[next[0]] {
-			_, other := others[pid]
-			if _, seen := found[pid]; !seen && !other { // the lines were not read at one moment
+			if _, seen := found[pid]; !seen && (next[0] != os.Getpid() || !o.has(pid)) { // the lines were not read at one moment
 				found[pid] = next[0]
 				next = append(next, pid)
 			}
@@ -69,9 +70,9 @@ func descendants(others map[int]int) map[int]int {
 
 // stopDescendants sends SIGSTOP to every descendant of this process, without others, that isn't
 // stopped, and reports whether all were. It adds those outside of a group to outside.
-func stopDescendants(group int, others map[int]int, outside map[int]bool) (all bool) {
+func stopDescendants(group int, o others, outside map[int]bool) (all bool) {
 	all = true
-	found := descendants(others)
+	found := descendants(o)
 	parents := map[int]bool{}
 	for _, parent := range found {
 		parents[parent] = true
@@ -94,13 +95,22 @@ func stopDescendants(group int, others map[int]int, outside map[int]bool) (all b
 }
 
 // anyLiving reports whether this process has a descendant, without others, that has not ended.
-func anyLiving(others map[int]int) bool {
-	for pid := range descendants(others) {
+func anyLiving(o others) bool {
+	for pid := range descendants(o) {
 		if state, _, err := statOf(pid); err == nil && state != 'Z' && state != 'X' {
 			return true
 		}
 	}
 	return false
+}
+
+// has reports whether a child of this process is not the command's.
+func (o others) has(pid int) bool {
+	if _, before := o.before[pid]; before || o.mark == "" || pid == o.leader {
+		return before
+	}
+	env, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ") // before it executes its program, this process's
+	return !slices.Contains(strings.Split(string(env), "\x00"), o.mark)
 }
 
 // parentOf reads the parent of a process.

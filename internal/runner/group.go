@@ -140,7 +140,7 @@ func (g *group) signal(signal syscall.Signal) {
 // group's number, which may be free while such processes are left.
 func (g *group) signalAll(signal syscall.Signal) {
 	if g.follow {
-		signalDescendants(signal, nil)
+		signalDescendants(signal, others{})
 		return
 	}
 	g.signal(signal)

@@ -12,8 +12,8 @@ func canFollow() bool { return false }
 
 func children() map[int]int { return nil }
 
-func signalDescendants(syscall.Signal, map[int]int) {}
+func signalDescendants(syscall.Signal, others) {}
 
-func stopDescendants(int, map[int]int, map[int]bool) (all bool) { return true }
+func stopDescendants(int, others, map[int]bool) (all bool) { return true }
 
-func anyLiving(map[int]int) bool { return false }
+func anyLiving(others) bool { return false }

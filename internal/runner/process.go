@@ -11,8 +11,15 @@ import (
 // calls its methods.
 type Process struct {
 	*group
-	others map[int]int  // children of this process that were there before
-	held   map[int]bool // processes outside of the group that Freeze has stopped
+	others
+	held map[int]bool // processes outside of the group that Freeze has stopped
+}
+
+// others are children of this process that are not a command's.
+type others struct {
+	before map[int]int // those that were there before
+	mark   string      // those without it in their environment, unless it is empty
+	leader int         // the command, which may have overwritten its environment
 }
 
 // Start starts a command. It gets none of this process's signals, and no terminal's foreground.
@@ -24,12 +31,12 @@ func Start(command []string, options Options) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	others := children()
+	before := children()
 	g, err := startGroup(path, command, options.Env, options)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", command[0], err)
 	}
-	return &Process{group: g, others: others, held: map[int]bool{}}, nil
+	return &Process{group: g, others: others{before, options.Mark, g.id}, held: map[int]bool{}}, nil
 }
 
 // Gone is closed when no process of the command's group is left.

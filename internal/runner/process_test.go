@@ -13,11 +13,11 @@ import (
 
 // counting is a command whose processes, in its group and out of it, count in files until they
 // are ended.
-func counting(t *testing.T) (p *Process, counts func() string) {
+func counting(t *testing.T, mark string) (p *Process, counts func() string) {
 	t.Helper()
 	dir := t.TempDir()
 	count := `n=0; while :; do n=$((n+1)); echo $n >"$0/$1.new"; mv "$0/$1.new" "$0/$1"; sleep 0.01; done`
-	p, err := Start([]string{"sh", "-c", `setsid sh -c "$1" "$0" session & (setsid sh -c "$1" "$0" daemon &); set -- "$1" self; eval "$(printf %s "$1" | sed 's/\$1/self/g')"`, dir, count}, Options{})
+	p, err := Start([]string{"sh", "-c", `setsid sh -c "$1" "$0" session & (setsid sh -c "$1" "$0" daemon &); set -- "$1" self; eval "$(printf %s "$1" | sed 's/\$1/self/g')"`, dir, count}, Options{Env: append(os.Environ(), mark), Mark: mark})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,14 +44,38 @@ func goesOn(t *testing.T, counts func() string) {
 	})
 }
 
+// Commands with marks that run at once don't touch each other's processes.
+func TestCommandsAtOnce(t *testing.T) {
+	first, firstCounts := counting(t, "MARK=1")
+	second, secondCounts := counting(t, "MARK=2")
+	if err := first.Freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	goesOn(t, secondCounts)
+	first.Thaw()
+	goesOn(t, firstCounts)
+	if err := End(0, first); err != nil {
+		t.Fatal(err)
+	}
+	goesOn(t, secondCounts)
+	third, thirdCounts := counting(t, "MARK=1")
+	if err := End(0, second); err != nil {
+		t.Fatal(err)
+	}
+	goesOn(t, thirdCounts)
+	if third.LeftOthers() == second.LeftOthers() {
+		t.Error("they can't be told apart")
+	}
+}
+
 func TestFreezeAndThaw(t *testing.T) {
-	first, firstCounts := counting(t)
+	first, firstCounts := counting(t, "")
 	for range 3 {
 		if err := first.Freeze(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		frozen := firstCounts()
-		second, secondCounts := counting(t) // runs, while the first is frozen
+		second, secondCounts := counting(t, "") // runs, while the first is frozen
 		goesOn(t, secondCounts)
 		if err := second.Freeze(t.Context()); err != nil {
 			t.Fatal(err)
@@ -72,7 +96,7 @@ func TestFreezeAndThaw(t *testing.T) {
 }
 
 func TestEndLeavesNothing(t *testing.T) {
-	p, _ := counting(t)
+	p, _ := counting(t, "")
 	if err := p.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -75,6 +75,9 @@ type Options struct {
 	// TermGrace is the time between SIGTERM and SIGKILL: default 10s. It ends earlier if the
 	// lease does.
 	TermGrace time.Duration
+	// Mark is an entry of Env by which Start tells the command's processes from those of commands that
+	// run at the same time; "" if there are none.
+	Mark string
 	// OnlyChild promises that this process starts no other child while the command runs. Then,
 	// on Linux, processes that leave the group are ended, too, unless this process already has
 	// children.

@@ -33,6 +33,8 @@ var (
 	blockedSQL string
 	//go:embed gone.sql
 	goneSQL string
+	//go:embed end.sql
+	endSQL string
 )
 
 // slotName is that of the temporary slot, with the number of the session that owns it.

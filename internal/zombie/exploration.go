@@ -20,6 +20,10 @@ type Exploring struct {
 	EndLock string
 	// LockKeys are keys in Redis. Commands that name one are moments, too.
 	LockKeys []string
+	// Jobs is how many moments are played at once; up to 1, they are played in the database itself. With
+	// more, each is played in a copy, to which the commands are led that name the database: what they
+	// lock elsewhere is one lock for all.
+	Jobs int
 }
 
 // Validate reports what is missing or contradictory.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,8 +24,10 @@ type tried struct {
 
 type explorer struct {
 	Exploring
-	*database
-	taps     map[bool]*tap
+	all      []*worker
+	free     chan *worker // those that do nothing
+	ends     []func(context.Context) error
+	mu       sync.Mutex // of all below, while workers are at work
 	origin   rowsOf
 	resets   columns // differ from reset to reset
 	varies   columns // differ from run to run
@@ -40,24 +43,23 @@ type explorer struct {
 // Explore plays with every moment of a command: it runs it once to count its messages, and then
 // freezes it before each. What it leaves out is between two moments that show the same. The error
 // says that it could not be made or was interrupted. Nothing of the runs is left.
-func Explore(ctx context.Context, conn *pgx.Conn, o Exploring) (_ *Exploration, err error) {
-	if o.Tell == nil {
-		o.Tell = func(Step, string) {}
+func Explore(ctx context.Context, cfg *pgx.ConnConfig, o Exploring) (_ *Exploration, err error) {
+	tell, telling := o.Tell, sync.Mutex{}
+	o.Tell = func(step Step, line string) {
+		if tell != nil {
+			telling.Lock()
+			defer telling.Unlock()
+			tell(step, line)
+		}
 	}
 	o.explored = &explored{}
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	x := &explorer{Exploring: o, taps: map[bool]*tap{}, resets: columns{}, varies: columns{}, plays: map[int]*tried{}, times: map[string]time.Duration{}, report: &Exploration{Windows: []Window{}, Notes: []string{}}}
-	if x.database, err = openWithin(ctx, conn, o.Tables); err != nil {
+	x := &explorer{Exploring: o, resets: columns{}, varies: columns{}, plays: map[int]*tried{}, times: map[string]time.Duration{}, report: &Exploration{Windows: []Window{}, Notes: []string{}}}
+	defer func() { err = errors.Join(err, x.close(ctx)) }()
+	if err := x.open(ctx, cfg); err != nil {
 		return nil, err
-	}
-	defer x.close(ctx)
-	for _, second := range []bool{false, true} {
-		if x.taps[second], err = newTap(o.Command, o.Env, o.LockKeys); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, x.taps[second].close()) }()
 	}
 	why := unknownError("")
 	switch err := x.explore(ctx); {
@@ -70,7 +72,10 @@ func Explore(ctx context.Context, conn *pgx.Conn, o Exploring) (_ *Exploration, 
 }
 
 func (x *explorer) explore(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{x.noOthers, x.tryReset, x.twoRuns, x.twoRuns, x.playAll, x.confirm, x.noOthers} {
+	for _, step := range []func(context.Context) error{
+		x.repeat(len(x.all), (*worker).noOthers), x.repeat(1, (*worker).tryReset), x.repeat(max(2, len(x.all)), (*worker).twoRuns),
+		x.playAll, x.confirm, x.repeat(len(x.all), (*worker).noOthers),
+	} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -78,55 +83,52 @@ func (x *explorer) explore(ctx context.Context) error {
 	return x.conclude()
 }
 
-func (x *explorer) noOthers(ctx context.Context) error {
-	if err := x.clear(ctx); err != nil {
-		return err
-	}
-	return (&play{Options: x.Options, database: x.database, report: &Report{}}).noOthers(ctx, "")
-}
-
 // playAll plays the moments before statements that differ, and then those between two that show
 // different things.
 func (x *explorer) playAll(ctx context.Context) error {
 	began := time.Now()
-	for {
-		at, left := x.next()
-		if left == 0 {
+	for round, _ := x.next(); len(round) > 0; round, _ = x.next() {
+		if err := x.spread(ctx, len(round), func(ctx context.Context, w *worker, i int) error {
+			played, err := w.play(ctx, round[i])
+			if err != nil {
+				return err
+			}
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.plays[round[i]] = played
+			_, left := x.next()
+			each := time.Since(began) / time.Duration(len(x.plays))
+			x.Tell(Other, fmt.Sprintf("before %d, %s: %s; %d of %d moments tried, about %d to try, %v", round[i], x.messages[round[i]-1], x.shows(played),
+				len(x.plays), len(x.messages), left, (each*time.Duration(left)).Round(time.Second)))
 			return nil
-		}
-		if n := len(x.plays); n > 0 {
-			each := time.Since(began) / time.Duration(n)
-			x.Tell(Other, fmt.Sprintf("%d of %d moments tried, about %d to try, %v", n, len(x.messages), left, (each*time.Duration(left)).Round(time.Second)))
-		}
-		played, err := x.play(ctx, at)
-		if err != nil {
+		}); err != nil {
 			return err
 		}
-		x.plays[at] = played
-		x.Tell(Other, fmt.Sprintf("before %d, %s: %s", at, x.messages[at-1], x.shows(played)))
 	}
+	return nil
 }
 
-// next is the moment to play, with an estimate of how many there are to play.
-func (x *explorer) next() (at, left int) {
+// next are moments to play, in any order, with an estimate of how many there are to play in all.
+func (x *explorer) next() (round []int, left int) {
 	for _, seed := range seeds(x.messages) {
 		if x.plays[seed] == nil {
-			if left++; left == 1 {
-				at = seed
-			}
+			round = append(round, seed)
 		}
 	}
+	left = len(round)
+	var middles []int
 	tried := slices.Sorted(maps.Keys(x.plays))
 	for i := 1; i < len(tried); i++ {
 		from, to := tried[i-1], tried[i]
 		if to-from > 1 && x.shows(x.plays[from]) != x.shows(x.plays[to]) {
-			if at == 0 {
-				at = (from + to) / 2
-			}
+			middles = append(middles, (from+to)/2)
 			left += bits.Len(uint(to - from - 1))
 		}
 	}
-	return at, left
+	if len(round) == 0 {
+		round = middles
+	}
+	return round, left
 }
 
 func (x *explorer) delayed(messages []*Message) (most time.Duration) {
@@ -139,31 +141,31 @@ func (x *explorer) delayed(messages []*Message) (most time.Duration) {
 }
 
 // play plays with one moment.
-func (x *explorer) play(ctx context.Context, at int) (*tried, error) {
-	if err := x.reset(ctx); err != nil {
+func (w *worker) play(ctx context.Context, at int) (*tried, error) {
+	if err := w.reset(ctx); err != nil {
 		return nil, err
 	}
-	p := &tried{explored: explored{taps: x.taps, patience: 2*x.took + time.Second, delayed: x.delayed}}
-	if p.delay = x.LockEndsAfter / 4; p.delay == 0 {
+	p := &tried{explored: explored{taps: w.taps, patience: 2*w.x.took + time.Second, delayed: w.x.delayed}}
+	if p.delay = w.LockEndsAfter / 4; p.delay == 0 {
 		p.delay = p.patience
 	}
-	p.endLock = func(ctx context.Context, of *play) error { return x.endsLock(ctx, *of.report.First.Frozen) }
-	x.taps[false].begin(at)
-	o := x.Options
+	p.endLock = func(ctx context.Context, of *play) error { return w.endsLock(ctx, *of.report.First.Frozen) }
+	w.taps[false].begin(at)
+	o := w.Options
 	o.explored, o.Tell = &p.explored, nil
 	var err error
-	if p.Report, err = x.database.play(ctx, o); err != nil {
+	if p.Report, err = w.database.play(ctx, o); err != nil {
 		return nil, err
 	}
-	x.taps[false].hangUp()
-	x.taps[true].hangUp()
+	w.taps[false].hangUp()
+	w.taps[true].hangUp()
 	if p.Verdict == Unknown {
 		return p, nil
 	}
-	if p.after, err = x.rowsNow(ctx, x.Tables); err != nil {
+	if p.after, err = w.rowsNow(ctx, w.Tables); err != nil {
 		return nil, err
 	}
-	p.scenes = p.schedule(at, x.taps[false], x.taps[true])
+	p.scenes = p.schedule(at, w.taps[false], w.taps[true])
 	return p, nil
 }
 
@@ -240,12 +242,12 @@ func (x *explorer) confirm(ctx context.Context) error {
 	if len(x.stales()) == 0 {
 		return nil
 	}
-	if err := x.twoRuns(ctx); err != nil {
+	if err := x.repeat(1, (*worker).twoRuns)(ctx); err != nil {
 		return err
 	}
 	for _, at := range x.stales() {
 		x.Tell(Other, fmt.Sprintf("once more before %d", at))
-		again, err := x.play(ctx, at)
+		again, err := x.all[0].play(ctx, at)
 		if err != nil {
 			return err
 		}

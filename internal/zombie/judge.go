@@ -144,5 +144,7 @@ func quoteLiteral(text string) string {
 	if _, err := strconv.ParseFloat(text, 64); err == nil || text == "true" || text == "false" {
 		return text
 	}
-	return "'" + strings.ReplaceAll(text, "'", "''") + "'"
+	return inQuotes(text)
 }
+
+func inQuotes(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

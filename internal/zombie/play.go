@@ -117,7 +117,7 @@ func (p *play) start(run *Run) (*runner.Process, error) {
 		through := p.explored.taps[run == &p.report.Second]
 		command, env = through.Command, through.Env
 	}
-	process, err := runner.Start(command, runner.Options{Stdout: p.Output, Stderr: p.Output, Env: env})
+	process, err := runner.Start(command, runner.Options{Stdout: p.Output, Stderr: p.Output, Env: env, Mark: p.mark})
 	if err == nil {
 		run.Started = now()
 	}
@@ -173,10 +173,10 @@ func (p *play) isGone(process *runner.Process) bool {
 }
 
 func (p *play) endedBefore() error {
-	if p.explored != nil {
+	p.ended(p.first, &p.report.First)
+	if p.explored != nil && *p.report.First.Status == 0 {
 		p.explored.shows = NotReached
 	}
-	p.ended(p.first, &p.report.First)
 	return unknown("the first run was never frozen: it ended before, with status %d", *p.report.First.Status)
 }
 

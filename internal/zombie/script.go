@@ -80,7 +80,7 @@ func (m *Message) prepared() string {
 		if value == nil {
 			values = append(values, "NULL")
 		} else {
-			values = append(values, "'"+strings.ReplaceAll(*value, "'", "''")+"'")
+			values = append(values, inQuotes(*value))
 		}
 	}
 	return "PREPARE one AS " + m.SQL + "; EXECUTE one (" + strings.Join(values, ", ") + "); DEALLOCATE one"

@@ -17,6 +17,8 @@ type tap struct {
 	Command, Env []string // of the run, which lead to the tap
 
 	locks     []string // keys in Redis
+	source    string   // a database, for which
+	copied    string   // this one is meant; empty if it is meant itself
 	folder    string
 	listeners []net.Listener
 	serving   sync.WaitGroup
@@ -40,8 +42,8 @@ type backend struct {
 	to *pgx.ConnConfig
 }
 
-func newTap(command, env, locks []string) (*tap, error) {
-	t := &tap{locks: locks, open: map[net.Conn]bool{}}
+func newTap(command, env, locks []string, source, copied string) (*tap, error) {
+	t := &tap{locks: locks, source: source, copied: copied, open: map[net.Conn]bool{}}
 	t.changed = sync.NewCond(&t.mu)
 	t.begin(0)
 	if err := t.lead(command, env); err != nil {

@@ -26,7 +26,7 @@ func TestTap(t *testing.T) {
 	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{CertFile: pair.CertFile, KeyFile: pair.KeyFile, HBA: "host all postgres all trust\nhostssl all all all trust\n"})).EndWith(t)
 	stack.Exec(t, server.URL("postgres"), "CREATE ROLE app LOGIN")
 	env := []string{"PGHOST=127.0.0.1", fmt.Sprint("PGPORT=", server.Port), "PGSSLMODE=require", "PATH=/usr/bin"}
-	tap, err := newTap([]string{"job", fmt.Sprintf(`{"database":"postgres://app@127.0.0.1:%d/postgres?sslmode=require&application_name=it"}`, server.Port), "postgres:///led"}, env, nil)
+	tap, err := newTap([]string{"job", fmt.Sprintf(`{"database":"postgres://app@127.0.0.1:%d/postgres?sslmode=require&application_name=it"}`, server.Port), "postgres:///led"}, env, nil, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestTap(t *testing.T) {
 func TestTapOfRedis(t *testing.T) {
 	t.Parallel()
 	server := stack.Started(servers.StartRedis(t.Context())).EndWith(t)
-	tap, err := newTap([]string{"job"}, []string{"PGHOST=127.0.0.1", "REDIS=" + server.URL()}, []string{"nightly"})
+	tap, err := newTap([]string{"job"}, []string{"PGHOST=127.0.0.1", "REDIS=" + server.URL()}, []string{"nightly"}, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package zombie
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -45,6 +46,9 @@ func (t *tap) serve(client net.Conn, to *pgx.ConnConfig) {
 	if cancel, ok := startup.(*pgproto3.CancelRequest); ok {
 		sendCancel(server, cancel)
 		return
+	}
+	if s, ok := startup.(*pgproto3.StartupMessage); ok && t.copied != "" && cmp.Or(s.Parameters["database"], s.Parameters["user"]) == t.source {
+		s.Parameters["database"] = t.copied
 	}
 	w := &wire{tap: t, number: t.connected(), client: client, server: server, to: to, statements: map[string]Message{}, portals: map[string]Message{}}
 	t.pass(&Message{Connection: w.number, Kind: connects})

@@ -52,6 +52,7 @@ type Options struct {
 	Tell func(step Step, line string)
 
 	explored *explored // nil outside of Explore
+	mark     string    // of the worker's processes, in Explore with several
 }
 
 // Step is what happens in a play.

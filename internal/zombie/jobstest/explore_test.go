@@ -6,11 +6,14 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/internal/zombie"
 )
 
 const (
@@ -20,20 +23,15 @@ const (
 	revoke      = "{wirefence} revoke nightly || true"
 )
 
+// inCopies has moments played in copies of the database, at once.
+var inCopies = []string{"--jobs", strconv.Itoa(runtime.NumCPU())}
+
 // explored is what `wirefence zombie --explore` prints.
-type explored struct {
-	Verdict, Reason string
-	Messages, Tried int
-	Windows         []struct {
-		Shows, Behind, Before, Reason string
-		From, To, Tried               int
-	}
-	Notes []string
-}
+type explored struct{ zombie.Exploration }
 
 func (e explored) shows() (all []string) {
 	for _, w := range e.Windows {
-		all = append(all, w.Shows)
+		all = append(all, string(w.Shows))
 	}
 	return all
 }
@@ -45,6 +43,7 @@ func (w *world) explore(t *testing.T, status int, flags, job []string) (e explor
 	if !slices.Contains(flags, "--watch") {
 		args = append(args, "--watch", "totals")
 	}
+	_ = w.Admin.Close(t.Context()) // a database with a session can't be copied
 	var out, log bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program, w.words(append(append(args, flags...), append([]string{"--"}, job...)...)...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Env = &out, &log, w.env
@@ -54,7 +53,7 @@ func (w *world) explore(t *testing.T, status int, flags, job []string) (e explor
 	if err := json.Unmarshal(out.Bytes(), &e); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd.ProcessState, err, log.String())
 	}
-	t.Logf("%s\n%+v", log.String(), e)
+	t.Logf("%s\n%s %s\n%+v", log.String(), e.Verdict, e.Reason, e.Windows)
 	if got := cmd.ProcessState.ExitCode(); got != status {
 		t.Errorf("status %d, not %d", got, status)
 	}

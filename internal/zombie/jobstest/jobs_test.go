@@ -15,6 +15,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/internal/zombie"
 )
 
 // The distribution's, which has Celery.
@@ -152,17 +153,6 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// report is what `wirefence zombie` prints.
-type report struct {
-	Verdict, Reason string
-	Writes          []struct{ Table, Operation string }
-	Second          struct {
-		Status *int
-		Writes int
-	}
-	Notes []string
-}
-
 // play plays a job under a lock, and returns what the table says of it.
 func play(t *testing.T, j job, l lock) string {
 	t.Helper()
@@ -194,7 +184,7 @@ func play(t *testing.T, j job, l lock) string {
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
-	var r report
+	var r zombie.Report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
+	"github.com/wirefence/wirefence/internal/zombie"
 )
 
 var (
@@ -34,6 +35,7 @@ type library struct {
 	ends    string // one that ends the lock; or a time, "4s", after which it ends
 	watch   string // instead of totals
 	key     string // the lock in Redis
+	inside  bool   // the lock is in the database
 	always  bool   // it is played without -page, too
 }
 
@@ -58,17 +60,17 @@ var libraries = []library{
 	{name: "node-redlock, `using`", file: fromNPM, text: `"redlock"`, command: inNode("redlock"), key: "nightly", ends: flushRedis},
 	{name: "redsync, `Mutex`", file: fromGo, text: "go-redsync/redsync/v4", command: inGo("redsync"), key: "nightly", ends: flushRedis},
 	{name: "bsm/redislock, `Obtain`", file: fromGo, text: "bsm/redislock", command: inGo("redislock"), key: "nightly", ends: flushRedis},
-	{name: "ShedLock, `executeWithLock`", file: fromMaven, text: "shedlock-provider-jdbc-template", command: []string{"java", "-cp", "{dir}:" + filepath.Join(servers.CacheDir(), "java-locks", "*"), "Shed", "{jdbc}"},
+	{name: "ShedLock, `executeWithLock`", inside: true, file: fromMaven, text: "shedlock-provider-jdbc-template", command: []string{"java", "-cp", "{dir}:" + filepath.Join(servers.CacheDir(), "java-locks", "*"), "Shed", "{jdbc}"},
 		setup: `psql -Xqd {url} -c "CREATE TABLE shedlock (name varchar(64) PRIMARY KEY, lock_until timestamp NOT NULL, locked_at timestamp NOT NULL, locked_by varchar(255) NOT NULL)" && javac -d {dir} -cp "` + filepath.Join(servers.CacheDir(), "java-locks", "*") + `" testdata/Shed.java`,
 		reset: `psql -Xqd {url} -c "TRUNCATE shedlock"`, ends: `psql -Xqd {url} -c "UPDATE shedlock SET lock_until = timezone('utc', now())"`},
 	{name: "celery-once, `QueueOnce`", file: fromPyPI, text: "celery-once==", command: inPython("celery_once"), key: "qo_nightly", ends: flushRedis},
 	{name: "APScheduler, `max_instances=1`", file: fromPyPI, text: "apscheduler==", command: inPython("apscheduler"), ends: "true"},
-	{name: "node-cron, a lock in a table", file: fromNPM, text: `"node-cron"`, command: inNode("node-cron"),
+	{name: "node-cron, a lock in a table", inside: true, file: fromNPM, text: `"node-cron"`, command: inNode("node-cron"),
 		setup: `psql -Xqd {url} -c "CREATE TABLE cron_locks (until timestamptz)" -c "INSERT INTO cron_locks VALUES (now())"`, reset: freeRow, ends: freeRow},
-	{name: "pg-boss, `work`", file: fromNPM, text: `"pg-boss"`, command: inNode("pg-boss"), setup: "node {dir}/libraries.mjs pg-boss setup",
+	{name: "pg-boss, `work`", inside: true, file: fromNPM, text: `"pg-boss"`, command: inNode("pg-boss"), setup: "node {dir}/libraries.mjs pg-boss setup",
 		reset: `psql -Xqd {url} -c "UPDATE pgboss.job SET state = 'created', retry_count = 0, started_on = NULL, completed_on = NULL, output = NULL, start_after = now()"`, ends: "node {dir}/libraries.mjs pg-boss supervise"},
 	{name: "BullMQ, `Worker`", file: fromNPM, text: `"bullmq"`, command: inNode("bullmq"), setup: "node {dir}/libraries.mjs bullmq setup", reset: "node {dir}/libraries.mjs bullmq setup", ends: "3s"},
-	{name: "pgxpool, a leader by advisory lock", always: true, file: fromGo, text: "jackc/pgx/v5", command: inGo("leader"), ends: cut},
+	{name: "pgxpool, a leader by advisory lock", always: true, inside: true, file: fromGo, text: "jackc/pgx/v5", command: inGo("leader"), ends: cut},
 	{name: "langgraph-checkpoint-postgres, `PostgresSaver` under redis-py's `Lock`", file: fromPyPI, text: "langgraph-checkpoint-postgres==", command: inPython("langgraph"), key: "nightly", setup: strings.Join(inPython("langgraph"), " ") + " setup",
 		reset: `psql -Xqd {url} -c "SET session_replication_role = replica" -c "TRUNCATE checkpoints, checkpoint_blobs, checkpoint_writes"`, ends: flushRedis, watch: "checkpoints,checkpoint_blobs"},
 }
@@ -106,8 +108,11 @@ func (l library) explore(t *testing.T, guarded bool) (e explored, took time.Dura
 	}
 	watched := cmp.Or(l.watch, "totals")
 	flags := []string{"--watch", watched, "--reset", strings.Join([]string{resetTotals, flushRedis, cmp.Or(l.reset, "true")}, " && ")}
-	if l.key != "" {
+	switch {
+	case l.key != "":
 		flags = append(flags, "--lock-key", l.key)
+	case l.inside:
+		flags = append(flags, inCopies...)
 	}
 	command, status := l.command, 1
 	ends := l.ends
@@ -133,7 +138,7 @@ func (l library) explore(t *testing.T, guarded bool) (e explored, took time.Dura
 func (e explored) windows() string {
 	var all []string
 	for _, w := range e.Windows {
-		if w.Shows == "stale" {
+		if w.Shows == zombie.ShowsStale {
 			from := "the start"
 			if w.Behind != "" {
 				from = "`" + w.Behind + "`"
@@ -178,10 +183,12 @@ func TestLibraries(t *testing.T) {
 				if !*every {
 					return
 				}
-				guarded, long := l.explore(t, true)
-				if !t.Failed() {
-					rows[i] = fmt.Sprintf("%s %s | none: %s |\n", row, e.effort(took), guarded.effort(long))
+				if t.Failed() {
+					return
 				}
+				guarded, long := l.explore(t, true)
+				shown := cmp.Or(guarded.Reason, string(guarded.Verdict))
+				rows[i] = fmt.Sprintf("%s %s | %s: %s |\n", row, e.effort(took), shown, guarded.effort(long))
 			})
 		}
 	})
@@ -231,7 +238,7 @@ func TestRightJobs(t *testing.T) {
 				var e explored
 				began := time.Now()
 				for range *times {
-					if e = w.explore(t, 0, []string{"--end-lock", free, "--reset", resetTotals + " && " + free}, []string{python, "testdata/right.py", way}); t.Failed() {
+					if e = w.explore(t, 0, append([]string{"--end-lock", free, "--reset", resetTotals + " && " + free}, inCopies...), []string{python, "testdata/right.py", way}); t.Failed() {
 						return
 					}
 				}
