@@ -212,7 +212,7 @@ incident: ## Play incidents that alerts are for, before a real Prometheus and Al
 
 .PHONY: compose
 compose: ## Follow docs/howto/compose.md on a Docker engine, which is started if none runs
-	scripts/compose $(TESTFLAGS)
+	scripts/engine ./deploy/composetest $(TESTFLAGS)
 
 .PHONY: newcomer
 newcomer: ## Follow the tutorial on a minimal system, and install the packages there
