@@ -49,7 +49,7 @@ RUN_TESTS := GO=$(GO) GOTESTSUM="$(TOOLS)/gotestsum --format $(FORMAT)" scripts/
 
 # Modules of their own, so that a user's dependency graph holds neither linters
 # nor the types of Kubernetes.
-NESTED := $(patsubst ./%/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path './.*' -not -path '*/testdata/*' -not -path '*/node_modules/*'))
+NESTED := $(patsubst ./%/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path './.*' -not -path './tools/cluster/*' -not -path '*/testdata/*' -not -path '*/node_modules/*'))
 GOFILES = $(shell find . -name '*.go' -not -path './.*' -not -path '*/node_modules/*')
 
 .DEFAULT_GOAL := help
@@ -213,7 +213,11 @@ incident: ## Play incidents that alerts are for, before a real Prometheus and Al
 
 .PHONY: compose
 compose: ## Follow docs/howto/compose.md on a Docker engine, which is started if none runs
-	scripts/compose $(TESTFLAGS)
+	scripts/engine ./deploy/composetest $(TESTFLAGS)
+
+.PHONY: pods
+pods: ## Run manifests, chart and sidecars on KUBECONFIG's cluster, or on Kubernetes built for it once (25 minutes)
+	scripts/engine --cluster ./deploy/test/podtest $(TESTFLAGS)
 
 .PHONY: newcomer
 newcomer: ## Follow the tutorial on a minimal system, and install the packages there

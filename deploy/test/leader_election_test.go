@@ -1,22 +1,17 @@
 package deploy
 
 import (
-	"context"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/yaml"
 
+	"github.com/wirefence/wirefence/deploy/test/kube"
 	"github.com/wirefence/wirefence/internal/apiserver/apiservertest"
 	"github.com/wirefence/wirefence/internal/pages"
 	"github.com/wirefence/wirefence/internal/servers"
@@ -48,7 +43,7 @@ func TestLeaderElection(t *testing.T) {
 		t.Fatalf("the page's role %v, its settings %v", role, env)
 	}
 
-	kube := apiservertest.Start(t)
+	api := apiservertest.Start(t)
 	postgres, err := servers.StartPostgres(t.Context(), servers.PostgresConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +60,7 @@ func TestLeaderElection(t *testing.T) {
 	}
 	pods := []*pod{}
 	for name, uuid := range map[string]string{"web-1": "0d9f3c52-6a0e-4c5a-9a8f-3f0a2b6c7d11", "web-2": "77aa0b52-9c5d-4b39-a5ab-21c9d7ee0002"} {
-		settings := []string{env.Env[0].Name + "=" + env.Env[0].Value, "WIREFENCE_LEASE_OWNER=" + name, "WIREFENCE_KUBERNETES_URL=" + kube.Setting(),
+		settings := []string{env.Env[0].Name + "=" + env.Env[0].Value, "WIREFENCE_LEASE_OWNER=" + name, "WIREFENCE_KUBERNETES_URL=" + api.Setting(),
 			"WIREFENCE_DATABASE_URL=" + url, "WIREFENCE_UPSTREAM=postgres://" + postgres.Addr() + "/?sslmode=disable"}
 		sidecar, err := servers.StartWirefence(t.Context(), binary(t), settings...)
 		if err != nil {
@@ -73,59 +68,30 @@ func TestLeaderElection(t *testing.T) {
 		}
 		t.Cleanup(sidecar.Close)
 		p := &pod{identity: name + "_" + uuid, url: "postgres://postgres@" + sidecar.Addr() + "/postgres?sslmode=disable"}
-		eventually(t, "the sidecar is ready", func() bool { return sidecar.Answers(t.Context(), "/readyz") })
+		kube.Eventually(t, "the sidecar is ready", func() bool { return sidecar.Answers(t.Context(), "/readyz") })
 		pods = append(pods, p)
 	}
+	config := &rest.Config{Host: api.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}, BearerTokenFile: api.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: api.CAFile}}
 	for _, release := range []bool{true, false, true} {
 		leader, standby := pods[0], pods[1]
-		leader.elect(t, kube, release)
-		eventually(t, leader.identity+" writes", func() bool { return leader.writes(t) == "INSERT 0 1" })
+		stop := kube.Enter(t, config, leader.identity, release)
+		kube.Eventually(t, leader.identity+" writes", func() bool { return leader.writes(t) == "INSERT 0 1" })
 		if got := standby.writes(t); !strings.Contains(got, "WF00") {
 			t.Errorf("the standby's write: %s", got)
 		}
-		leader.stop()
-		standby.elect(t, kube, true)
-		eventually(t, standby.identity+" writes", func() bool { return standby.writes(t) == "INSERT 0 1" })
+		stop()
+		stop = kube.Enter(t, config, standby.identity, true)
+		kube.Eventually(t, standby.identity+" writes", func() bool { return standby.writes(t) == "INSERT 0 1" })
 		if got := leader.writes(t); !strings.Contains(got, "WF00") {
 			t.Errorf("the former leader's write: %s", got)
 		}
-		standby.stop()
+		stop()
 	}
 }
 
 // pod takes part in the election by client-go.
 type pod struct {
 	identity, url string
-	stop          func()
-}
-
-// elect begins to compete for the Lease, and gives it up at stop, or leaves it until its time passes.
-func (p *pod) elect(t *testing.T, kube *apiservertest.Server, release bool) {
-	t.Helper()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: kube.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}, BearerTokenFile: kube.TokenFile, TLSClientConfig: rest.TLSClientConfig{CAFile: kube.CAFile}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: "shop", Name: "orders"}, Client: client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: p.identity}},
-		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: release,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		elector.Run(ctx)
-	}()
-	p.stop = func() {
-		cancel()
-		<-ended
-	}
-	t.Cleanup(p.stop)
 }
 
 // writes writes to the protected table through the pod's sidecar.
@@ -142,17 +108,4 @@ func psql(t *testing.T, url string, statements ...string) string {
 	}
 	out, _ := exec.CommandContext(t.Context(), "psql", append(args, url)...).CombinedOutput()
 	return string(out)
-}
-
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !so(); {
-		if time.Now().After(end) {
-			t.Fatalf("not in a minute: %s", what)
-		}
-		select {
-		case <-t.Context().Done():
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
