@@ -150,7 +150,8 @@ func (l *load) writer(db database, addr, name string) (rounds *atomic.Int64, con
 func TestMigratingTheLastReleaseUnderLoad(t *testing.T) {
 	t.Parallel()
 	last := lastRelease(t)
-	db := create(t, suite.Server(t, stack.Versions()[0]), "")
+	// A server of its own: the roles are those of a server.
+	db := create(t, stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: stack.Versions()[0]})).EndWith(t), "")
 	db.program(t, last, "migrate")
 	admin := db.admin(t)
 	mustExec(t, admin, suite.Objects)
