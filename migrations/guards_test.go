@@ -318,3 +318,73 @@ func TestReplicasAreNotGuarded(t *testing.T) {
 		wantCode(t, exec(replica, "UPDATE orders SET item = 'r'"), "WF002")
 	})
 }
+
+func TestAHostileSearchPathMovesNoGuard(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, db.admin(t), hostile)
+		mustExec(t, app, "SET search_path = evil, pg_catalog")
+		mustExec(t, app, "SELECT wirefence.unprotect('public.base'), wirefence.protect('public.base', 'orders')")
+		for _, sql := range []string{
+			"UPDATE public.orders SET item = 'x'", "INSERT INTO public.parts VALUES (1, 'x')", "INSERT INTO public.parts_high VALUES (101, 'x')",
+			"INSERT INTO public.reports VALUES (1, 'a')", "DELETE FROM public.base",
+		} {
+			for _, c := range []struct{ token, state string }{{"34", ""}, {"33", "WF001"}} {
+				mustExec(t, app, "BEGIN")
+				mustExec(t, app, "SELECT pg_catalog.set_config('wirefence.token', $1, true)", "orders="+c.token+",report:a:1="+c.token)
+				wantCode(t, exec(app, sql), c.state)
+				if c.state == "" {
+					mustExec(t, app, sql)
+				}
+				mustExec(t, app, "ROLLBACK")
+			}
+			wantCode(t, exec(app, sql), "WF002")
+		}
+	})
+}
+
+// A member of wirefence_bypass that presents a token has it judged.
+func TestABypassersTokenIsJudged(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, "CREATE TABLE trial (id int); SELECT wirefence.protect('trial', 'trial', true); GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC")
+		mustExec(t, db.admin(t), fmt.Sprintf("CREATE ROLE %[1]s_fixer LOGIN IN ROLE wirefence_bypass", db.name))
+		fixer := db.as(t, db.name+"_fixer")
+		for _, write := range []string{"TRUNCATE reports", "UPDATE reports SET body = 'x' WHERE id = 1", "INSERT INTO trial VALUES (1); UPDATE reports SET body = 'x' WHERE id = 1"} {
+			wantCode(t, exec(fixer, "BEGIN; SET LOCAL wirefence.token = 'report:a:1=33'; "+write), "WF001")
+			mustExec(t, fixer, "ROLLBACK")
+		}
+		mustExec(t, fixer, "TRUNCATE reports; UPDATE orders SET item = 'x'")
+	})
+}
+
+// A rollback to a savepoint removes the checks made after the savepoint. Earlier checks
+// stay valid.
+func TestARollbackBehindACheckLeavesItStanding(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		app := guarded(t, db)
+		mustExec(t, app, "CREATE TABLE trial (id int PRIMARY KEY); SELECT wirefence.protect('trial', 'trial', true)")
+		mustExec(t, app, `CREATE FUNCTION tries(sql text) RETURNS void LANGUAGE plpgsql AS
+			'BEGIN BEGIN EXECUTE sql; RAISE EXCEPTION ''back''; EXCEPTION WHEN raise_exception THEN NULL; END; END'`)
+		const order, report = "UPDATE orders SET item = 'x'", "UPDATE reports SET body = 'x' WHERE id = 1"
+		for _, behind := range []string{
+			"SELECT wirefence.check('lines=34')", "INSERT INTO trial VALUES (1)", "SET LOCAL wirefence.token = 'lines=34'; UPDATE lines SET id = 2",
+			"SELECT tries('SELECT wirefence.check(''lines=34'')')", "SELECT tries('INSERT INTO trial VALUES (1)')",
+		} {
+			for _, isolation := range isolations {
+				mustExec(t, app, "BEGIN ISOLATION LEVEL "+isolation+"; SELECT wirefence.check('orders=34,report:a:1=34'); SAVEPOINT s; "+behind+"; ROLLBACK TO s")
+				wantCode(t, exec(app, order+"; "+report), "")
+				wantCode(t, exec(app, "UPDATE lines SET id = 3"), "WF002")
+				mustExec(t, app, "ROLLBACK")
+			}
+		}
+		// The notes of the shadow guard do not change that.
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=34,trial=1'); SAVEPOINT s; SELECT wirefence.check('lines=34'); ROLLBACK TO s; INSERT INTO trial VALUES (2); COMMIT")
+		db.wantNoted(t)
+		// A lock alone is no check.
+		mustExec(t, app, "BEGIN")
+		mustExec(t, app, "SELECT pg_advisory_xact_lock_shared($1)", look[int64](t, db, "SELECT wirefence.lock_key('orders')"))
+		wantCode(t, exec(app, order), "WF002")
+		mustExec(t, app, "ROLLBACK")
+	})
+}

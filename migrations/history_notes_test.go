@@ -244,3 +244,18 @@ func TestRefusalsAreCollectedWithoutAProxy(t *testing.T) {
 		collects(0)
 	})
 }
+
+// A handoff records how long it waited for open transactions.
+func TestHandoffsTellHowLongTheyWaited(t *testing.T) {
+	onEach(t, func(t *testing.T, db database) {
+		issuer, app := db.as(t, "issuer"), db.app(t)
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 33, 'a/1')")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=33')")
+		mustExec(t, issuer, "SELECT wirefence.set_resource('orders', 'so that it waits', preempt_after => '300 ms')")
+		mustExec(t, issuer, "SELECT wirefence.seal('orders', 34, 'b/1')") // which ends the transaction
+		got := told(t, issuer, "token, waited_seconds >= CASE token WHEN 33 THEN 0 ELSE 0.3 END", "'orders', kinds => '{handoff}'")
+		if want := []string{"33 t", "34 t"}; !slices.Equal(got, want) {
+			t.Errorf("the history has %q, want %q", got, want)
+		}
+	})
+}

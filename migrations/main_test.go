@@ -174,3 +174,12 @@ func lookAs[T any](t *testing.T, db database, role, sql string, args ...any) T {
 func code(err error) string { return stack.State(err) }
 
 func wantCode(t *testing.T, err error, want string) { t.Helper(); stack.WantState(t, err, want) }
+
+// onEachAlone runs a test on some versions while no other runs, for a slot of logical
+// replication waits until all transactions of its server have ended.
+func onEachAlone(t *testing.T, test func(t *testing.T, db database)) {
+	t.Helper()
+	for _, major := range stack.Some(t, stack.Versions()) {
+		t.Run(fmt.Sprint(major), func(t *testing.T) { test(t, withSchema(t, suite.Server(t, major))) })
+	}
+}

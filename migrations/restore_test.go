@@ -216,3 +216,56 @@ func TestTokensBehindPgUpgrade(t *testing.T) {
 		t.Errorf("drifted: %+v, %v", drifts, err)
 	}
 }
+
+// pg_dumpall restores roles, memberships included.
+func TestRolesOfADump(t *testing.T) {
+	t.Parallel()
+	source := toDump(t)
+	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})).EndWith(t)
+	roles := t.TempDir() + "/roles.sql"
+	source.mustRun(t, "postgres", "pg_dumpall", "--roles-only", "-f", roles)
+	restored := create(t, server, "")
+	restored.mustRun(t, "postgres", "psql", "-Xq", "-f", roles) // which complains that there is a role postgres
+	custom.restoreInto(t, restored, custom.dumpTo(t, source))
+	wantSame(t, source, restored)
+	if lines := apply(t, restored.admin(t)); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
+		t.Errorf("migrating reports %q", lines)
+	}
+}
+
+// A dump of some tables contains their triggers, which judge tokens, but not the
+// declarations.
+func TestADumpOfSomeTables(t *testing.T) {
+	t.Parallel()
+	source := toDump(t)
+	some := custom.dumpTo(t, source, "-t", "public.orders", "-t", "public.lines")
+	out, err := forRestore(t, source.Postgres).run(t, "postgres", "pg_restore", some)
+	if err == nil || !strings.Contains(out, `schema "wirefence" does not exist`) {
+		t.Errorf("into a database without the schema: %v, %s", err, out)
+	}
+
+	migrated := withSchema(t, source.Postgres)
+	mustExec(t, migrated.admin(t), "GRANT CREATE ON SCHEMA public TO app")
+	custom.restoreInto(t, migrated, some)
+	wantFaults(t, migrated, map[string]string{"public.orders": "guarded, but not declared", "public.lines": "guarded, but not declared"})
+	app := migrated.app(t)
+	wantCode(t, exec(app, "UPDATE orders SET item = 'x'"), "WF002")
+	migrated.seal(t, "orders", 2)
+	wantCode(t, exec(app, "SET wirefence.token = 'orders=1'; UPDATE orders SET item = 'x'"), "WF001")
+	mustExec(t, app, "SET wirefence.token = 'orders=2'; UPDATE orders SET item = 'x'; RESET wirefence.token")
+	mustExec(t, app, "SELECT wirefence.protect('orders', 'orders'), wirefence.protect('lines', 'lines')")
+	wantFaults(t, migrated, map[string]string{})
+	mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=2'); UPDATE orders SET item = 'x'; COMMIT")
+
+	// The class of rows does not come with its table.
+	mustExec(t, source.app(t), "CREATE TABLE public.jobs (id int PRIMARY KEY, claim bigint); INSERT INTO jobs VALUES (17, 5); SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0')")
+	custom.restoreInto(t, migrated, custom.dumpTo(t, source, "-t", "public.jobs"))
+	wantCode(t, exec(app, "SELECT wirefence.check('job(17)=5')"), "WF008")
+	mustExec(t, app, "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0'); SELECT wirefence.check('job(17)=5')")
+
+	// A single table that is restored from a full dump comes without its triggers.
+	other := withSchema(t, source.Postgres)
+	other.mustRun(t, "postgres", "pg_restore", "-t", "orders", custom.dumpTo(t, source))
+	wantCode(t, exec(other.app(t), "UPDATE orders SET item = 'x'"), "")
+	wantFaults(t, other, map[string]string{})
+}

@@ -303,3 +303,19 @@ func TestAListenerOfAClosedClientRests(t *testing.T) {
 		}
 	}
 }
+
+func TestRaiseHealsANegativeCounterOnly(t *testing.T) {
+	ctx, client, store := t.Context(), direct(t, shared), open(t, shared)
+	const resource = fence.Resource("raise")
+	client.Set(ctx, redis.TokenKey(resource), "-5", 0)
+	if err := store.Raise(ctx, resource, 4); err != nil {
+		t.Fatal(err)
+	}
+	if got := client.Get(ctx, redis.TokenKey(resource)).Val(); got != "4" {
+		t.Errorf("raised to %s", got)
+	}
+	client.Set(ctx, redis.TokenKey(resource), "four", 0)
+	if err := store.Raise(ctx, resource, 4); !errors.Is(err, lockclient.ErrCounter) {
+		t.Error(err)
+	}
+}

@@ -297,3 +297,67 @@ func goesOn(t *testing.T, server interface{ URL() string }, failOver func()) {
 		last = attempt.Token
 	}
 }
+
+func TestAClusterTakenForOneServerSaysSo(t *testing.T) {
+	c := theCluster(t)
+	store := open(t, c.Masters[0])
+	for i := range 100 {
+		if _, err := store.Acquire(t.Context(), fence.Resource(fmt.Sprint(i)), "me", time.Minute); err != nil {
+			if !strings.Contains(err.Error(), "redis-cluster://") {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Error("all slots at one of three masters")
+}
+
+// While a slot migrates, a renewal follows its key. A script with a key that does not
+// exist yet runs at neither node, by the rules of Redis.
+func TestASlotThatIsHandedOver(t *testing.T) {
+	ctx, c := t.Context(), theCluster(t)
+	store := openReplicated(t, c.URL(), ample)
+	const resource = "migrating"
+	key := redis.LeaseKey(resource)
+	at, err := c.MasterOf(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, next := c.Masters[at], c.Masters[(at+1)%len(c.Masters)]
+	do := func(node *servers.Redis, args ...any) any {
+		t.Helper()
+		answer, err := node.Do(ctx, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	renew := func() {
+		t.Helper()
+		if held, err := store.Renew(ctx, resource, "me", time.Minute); err != nil || !held {
+			t.Fatal(held, err)
+		}
+	}
+	slot := do(old, "cluster", "keyslot", key)
+	oldID, nextID := do(old, "cluster", "myid"), do(next, "cluster", "myid")
+	if attempt, err := store.Acquire(ctx, resource, "me", time.Minute); err != nil || !attempt.Won() {
+		t.Fatal(attempt, err)
+	}
+	do(next, "cluster", "setslot", slot, "importing", oldID)
+	do(old, "cluster", "setslot", slot, "migrating", nextID)
+	renew()
+	do(old, "migrate", "127.0.0.1", next.Port, "", 0, 5000, "keys", key, redis.TokenKey(resource))
+	renew()
+	if held, err := store.Release(ctx, resource, "me"); err != nil || !held {
+		t.Error(held, err)
+	}
+	if _, err := store.Acquire(ctx, resource, "me", time.Minute); !goredis.IsTryAgainError(err) {
+		t.Error(err)
+	}
+	do(next, "cluster", "setslot", slot, "node", nextID)
+	do(old, "cluster", "setslot", slot, "node", nextID)
+	if attempt, err := store.Acquire(ctx, resource, "me", time.Minute); err != nil || attempt.Token != 2 {
+		t.Error(attempt, err)
+	}
+	renew()
+}
