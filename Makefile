@@ -216,7 +216,7 @@ compose: ## Follow docs/howto/compose.md on a Docker engine, which is started if
 	scripts/engine ./deploy/composetest $(TESTFLAGS)
 
 .PHONY: pods
-pods: ## Run manifests, chart and sidecars on KUBECONFIG's cluster, or on Kubernetes built for it once (25 minutes)
+pods: ## Run manifests, chart and sidecars on the cluster of TEST_KUBECONFIG, or on one that is built for it, once in 25 minutes
 	scripts/engine --cluster ./deploy/test/podtest $(TESTFLAGS)
 
 .PHONY: newcomer

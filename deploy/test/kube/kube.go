@@ -16,6 +16,7 @@ func Eventually(t *testing.T, what string, so func() bool) {
 		}
 		select {
 		case <-t.Context().Done():
+			t.Fatalf("the test has ended: %s", what)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -83,7 +83,7 @@ func TestElection(t *testing.T) {
 	if len(pods) != 2 {
 		t.Fatalf("pods %v", pods)
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	config, err := clientcmd.BuildConfigFromFlags("", s.config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func witness(t *testing.T, s *space, client *client) {
 		return out
 	}
 	kube.Eventually(t, "a fenced write is taken", func() bool { return write() == "INSERT 0 1" })
-	ended := make(chan string)
+	ended := make(chan string, 1)
 	go func() {
 		out, _ := client.sql(t, "options='-c wirefence.token=orders=1'", "BEGIN; INSERT INTO orders VALUES ('late'); SELECT pg_sleep(15); COMMIT")
 		ended <- out

@@ -20,6 +20,7 @@ const root = "../../../"
 // space is a namespace with PostgreSQL, and with the roles and secrets of docs/howto/kubernetes.md.
 type space struct {
 	name         string
+	config       string // a file
 	env          []string
 	certificates *authority.Authority // of PostgreSQL
 }
@@ -27,11 +28,11 @@ type space struct {
 func newSpace(t *testing.T, name string) *space {
 	t.Helper()
 	s := &space{name: name, env: os.Environ(), certificates: authority.New(t)}
-	config := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(config, []byte(s.kubectl(t, "config", "view", "--raw", "--flatten")), 0o600); err != nil {
+	s.config = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(s.config, []byte(s.kubectl(t, "config", "view", "--raw", "--flatten")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.env = append(s.env, "KUBECONFIG="+config)
+	s.env = append(s.env, "KUBECONFIG="+s.config)
 	s.kubectl(t, "create", "namespace", name)
 	s.atEnd(t, "delete", "namespace", name, "--wait=false")
 	t.Cleanup(func() {

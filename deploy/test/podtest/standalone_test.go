@@ -46,7 +46,7 @@ func TestManifests(t *testing.T) {
 	// Each connection is served, and a transaction that is open commits.
 	t.Run("rolling restart", func(t *testing.T) {
 		const connects = `for i in {1..60}; do psql -Atqc 'SELECT 1' || echo failed; sleep 0.3; done`
-		long, short := make(chan string), make(chan string)
+		long, short := make(chan string, 1), make(chan string, 1)
 		go func() {
 			out, _ := client.sql(t, "", "BEGIN; INSERT INTO orders VALUES ('long'); SELECT pg_sleep(12); COMMIT")
 			long <- out
