@@ -21,7 +21,7 @@ func TestBadgesShowWhatWasRun(t *testing.T) {
 	if err := json.Unmarshal([]byte(texts["docs/suites.json"]), &suites); err != nil {
 		t.Fatal(err)
 	}
-	own, others := badge{label: "PostgreSQL's own tests"}, badge{label: "drivers' and ORMs' tests"}
+	own, others := badge{label: "PostgreSQL's own tests"}, badge{label: "drivers' tests"}
 	for name, ways := range suites {
 		b := &others
 		switch name {
