@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -47,7 +48,13 @@ func (t *tap) serve(client net.Conn, to *pgx.ConnConfig) {
 		sendCancel(server, cancel)
 		return
 	}
-	if s, ok := startup.(*pgproto3.StartupMessage); ok && t.copied != "" && cmp.Or(s.Parameters["database"], s.Parameters["user"]) == t.source {
+	if s, ok := startup.(*pgproto3.StartupMessage); ok && t.copied != "" {
+		if name := cmp.Or(s.Parameters["database"], s.Parameters["user"]); name != t.source {
+			refusal, _ := (&pgproto3.ErrorResponse{Severity: "FATAL", Code: "3D000",
+				Message: fmt.Sprintf("several moments at once have copies of the database %q, and none of %q: explore with --jobs 1", t.source, name)}).Encode(nil)
+			_, _ = client.Write(refusal)
+			return
+		}
 		s.Parameters["database"] = t.copied
 	}
 	w := &wire{tap: t, number: t.connected(), client: client, server: server, to: to, statements: map[string]Message{}, portals: map[string]Message{}}

@@ -40,7 +40,7 @@ func (x *explorer) open(ctx context.Context, cfg *pgx.ConnConfig) error {
 	for n := range x.Jobs {
 		name := fmt.Sprintf("wirefence_zombie_%d_%d", oid, n+1)
 		quoted := pgx.Identifier{name}.Sanitize()
-		if _, err := server.Exec(ctx, "DROP DATABASE IF EXISTS "+quoted); err != nil { // of one that was killed
+		if _, err := server.Exec(ctx, "DROP DATABASE IF EXISTS "+quoted); err != nil { // left by an exploration that was killed
 			return err
 		}
 		if _, err := server.Exec(ctx, "CREATE DATABASE "+quoted+" TEMPLATE "+pgx.Identifier{source}.Sanitize()); err != nil {
