@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/wirefence/wirefence/proxy/internal/sqltext"
+import (
+	"slices"
+
+	"github.com/wirefence/wirefence/proxy/internal/sqltext"
+)
 
 // setGuarded places what sets the fences of the client's own locks for the transaction: ahead of its
 // first statement that may write, and again behind what takes it back. A statement that can't share its
@@ -13,11 +17,22 @@ func (f *Facts) setGuarded(m *Message, a *Action) {
 	for i := range m.Statements {
 		st := &m.Statements[i]
 		if !set && !alone && (st.Class == sqltext.Ordinary || st.Class == sqltext.Alone) {
-			a.insertAhead(Insert{Before: i, Guarded: true})
+			a.Inserts = append(a.Inserts, Insert{Before: i, Guarded: true})
 			set = true
 		}
 		set = set && keepsGuarded(st)
 	}
+	slices.SortStableFunc(a.Inserts, func(x, y Insert) int {
+		switch {
+		case x.Before != y.Before:
+			return x.Before - y.Before
+		case x.Guarded == y.Guarded:
+			return 0
+		case x.Guarded:
+			return -1
+		}
+		return 1
+	})
 }
 
 // keepsGuarded reports whether what was set for the transaction still counts behind a statement.
