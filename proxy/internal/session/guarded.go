@@ -13,6 +13,7 @@ func (s *Session) guardedDue() bool {
 // setGuarded sets wirefence.lease ahead of the client's message, which needn't wait for the answer.
 func (s *Session) setGuarded(out *Out) {
 	s.guarded = guarded{by: s.cfg.Guarded()}
+	s.fenced = s.fenced || s.guarded.by != ""
 	if s.pooled {
 		return
 	}
