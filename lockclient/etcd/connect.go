@@ -45,7 +45,7 @@ func (l *lazyClient) get(ctx context.Context) (*clientv3.Client, error) {
 		if deadline, ok := ctx.Deadline(); ok {
 			config.DialTimeout = max(time.Millisecond, min(loginTimeout, time.Until(deadline)))
 		}
-		if l.reload != nil {
+		if l.reload != nil && config.Username != "" {
 			var err error
 			if config.Username, config.Password, err = l.reload.credentials(ctx); err != nil {
 				return nil, err
@@ -55,7 +55,7 @@ func (l *lazyClient) get(ctx context.Context) (*clientv3.Client, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.reload != nil {
+		if l.reload != nil && config.Username != "" {
 			client.Auth = l.login(client.Auth)
 		}
 		l.client = client
@@ -72,6 +72,9 @@ func (r reload) credentials(ctx context.Context) (user, password string, err err
 		return "", "", fmt.Errorf("read the connection string again: %w", err)
 	}
 	u, err := address.Parse(text, "etcd", "2379")
+	if err == nil && (u.User == "" || u.Password == "") {
+		err = errors.New("the connection string that was read again lacks a user or a password")
+	}
 	return u.User, u.Password, err
 }
 

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -50,7 +51,14 @@ func (c *connection) takeSentinels() (user, password string) {
 // logInAtSentinel logs in at a Sentinel that wants it. go-redis asks for credentials ahead of
 // connections to Redis alone, which are logged in here.
 func (r reload) logInAtSentinel(ctx context.Context, cn *goredis.Conn) error {
-	if err := cn.Ping(ctx).Err(); err == nil || !strings.HasPrefix(err.Error(), "NOAUTH") {
+	err := cn.Ping(ctx).Err()
+	if err == nil {
+		return nil
+	}
+	if !strings.HasPrefix(err.Error(), "NOAUTH") {
+		if answer := goredis.Error(nil); errors.As(err, &answer) {
+			return nil // a user of Redis that has no right to PING
+		}
 		return err
 	}
 	c, err := r.parse(ctx)

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -239,6 +240,9 @@ func (o *Options) credentials(ctx context.Context) (user, password string, err e
 		return "", "", fmt.Errorf("read the connection string again: %w", err)
 	}
 	u, err := address.Parse(text, "zookeeper", "2181", "tick")
+	if err == nil && (u.User == "" || u.Password == "") {
+		err = errors.New("the connection string that was read again lacks a user or a password")
+	}
 	return u.User, u.Password, err
 }
 
