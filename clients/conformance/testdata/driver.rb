@@ -20,7 +20,10 @@ class Driver
       yield step["resource"], "#{ENV["NAME"]}/#{@grants += 1}", step.fetch("ttl", 15)
     rescue Wirefence::LeaseHeld, ActiveRecord::ActiveRecordError
       raise if now >= until_
-      ActiveRecord::Base.connection_pool.disconnect! # of what was cut
+      begin
+        ActiveRecord::Base.connection_pool.disconnect! # of what was cut
+      rescue ActiveRecord::ActiveRecordError # another thread has one
+      end
       sleep [until_ - now, 0.2].min
       retry
     end
