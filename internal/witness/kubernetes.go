@@ -38,12 +38,12 @@ func openKubernetes(text string, servers []string) (*Witness, error) {
 // openCloudNativePG reads a Cluster from the API server. The Services of a Cluster lead to any of its
 // servers, so its leader is told by the address that the server itself has.
 func openCloudNativePG(text string, servers []string) (*Witness, error) {
-	if len(servers) != 1 {
-		return nil, errors.New("the upstream has several hosts: name the Service CLUSTER-rw alone")
-	}
 	o, err := parseObject(text, "cloudnativepg", "CLUSTER")
 	if err != nil {
 		return nil, err
+	}
+	if len(servers) != 1 {
+		return nil, errors.New("the upstream has several hosts: name the Service CLUSTER-rw alone")
 	}
 	w, client, err := o.open()
 	if err != nil {
