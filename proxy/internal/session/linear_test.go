@@ -45,6 +45,23 @@ func TestATextWithManyChecks(t *testing.T) {
 	}
 }
 
+// What sets own locks' fences takes its place among the checks in as few steps.
+func TestATextWithManyChecksBehindAPooler(t *testing.T) {
+	const times = 100_000
+	s := begunWith(t, Config{Pooling: PoolingTransaction, Guarded: func() string { return "jobs=7" }}, "", discard{})
+	var toServer Out
+	query := wire.AppendQuery(nil, strings.Repeat("commit;select 1;", times)+benchComment)
+	if used := s.FromClient(query, &toServer); used != len(query) {
+		t.Fatalf("%d of %d bytes were used", used, len(query))
+	}
+	sent := joined(&toServer)
+	for part, want := range map[string]int{"SELECT wirefence.check(": times, "SET LOCAL wirefence.lease = 'jobs=7'": times} {
+		if n := bytes.Count(sent, []byte(part)); n != want {
+			t.Errorf("%s is there %d times, want %d", part, n, want)
+		}
+	}
+}
+
 // Each check has the whole fence, so a long fence and many short statements would multiply.
 func TestChecksMayNotMultiplyAText(t *testing.T) {
 	var pairs []string
