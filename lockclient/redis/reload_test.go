@@ -15,12 +15,15 @@ import (
 	"github.com/wirefence/wirefence/lockclient/storetest"
 )
 
-// rotate gives a user another password, and ends its connections.
+// rotate gives a user another password, and ends its connections. The user app has the rights that
+// docs/reference/stores.md names, and no more.
 func rotate(t *testing.T, admin *goredis.Client, user, password string) {
 	t.Helper()
-	for _, command := range [][]any{
-		{"ACL", "SETUSER", user, "on", "resetpass", ">" + password, "~*", "&*", "+@all"}, {"CLIENT", "KILL", "USER", user},
-	} {
+	set := []any{"ACL", "SETUSER", user, "on", "resetpass", ">" + password}
+	if user == "app" {
+		set = append(set, "~wirefence:*", "&wirefence:*", "+evalsha", "+eval", "+get", "+set", "+incr", "+del", "+pttl", "+pexpire", "+subscribe", "+publish")
+	}
+	for _, command := range [][]any{set, {"CLIENT", "KILL", "USER", user}} {
 		if err := admin.Do(t.Context(), command...).Err(); err != nil {
 			t.Fatal(err)
 		}
