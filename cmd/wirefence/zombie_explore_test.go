@@ -172,6 +172,7 @@ func TestExploreCannotJudge(t *testing.T) {
 		"changes nothing":  {"psql -Xqc 'SELECT 1'", "changes nothing in the tables", nil},
 		"sends nothing":    {"true", "sent nothing through this proxy", nil},
 		"one lock for all": {`exec 9>"$TMPDIR/lock"; flock -n 9; sleep 2; ` + readN + writeN, "--jobs must be 1", []string{"--jobs", "2"}},
+		"no copy":          {"psql -Xqd template1 -c 'SELECT 1' || exit 4; " + readN + writeN, "with status 4", []string{"--jobs", "2"}},
 		"no reset":         {"psql -Xqc 'UPDATE totals SET n = n + 1'", "--reset doesn't put public.totals back", []string{"--reset", "true"}},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
