@@ -178,14 +178,16 @@ interface Address {
 /** Connects for postgres.js, which by itself connects again without a pause where a server accepts and closes. */
 class Dialer {
   #tries = 0;
+  #dials = 0; // behind its connect_timeout it dials again
   #over = false;
   #socket?: Socket;
 
   async dial({ host, port, path }: Address): Promise<Socket> {
+    const dial = ++this.#dials;
     for (;;) {
       const round = this.#tries - host.length;
       if (round >= 0) await sleep(Math.min(0.1 * 2 ** round, 2) * 1000);
-      if (this.#over) throw new Error("the connection has been ended");
+      if (this.#over || dial !== this.#dials) throw new Error("the connection has been ended");
       const at = this.#tries++ % host.length;
       const socket = (this.#socket = path ? connect(path) : connect(port[at]!, host[at]!));
       try {
