@@ -180,8 +180,8 @@ func TestASessionLearnsOfTheFirstGuard(t *testing.T) {
 	})
 }
 
-// protect warns of subscriptions into the table, its partitions and heirs, and of no others. The
-// publisher is another database of the same server.
+// protect warns of subscriptions into the table, its partitions and heirs, and of no others. They are
+// those of another database of the same server.
 func TestProtectWarnsOfReplication(t *testing.T) {
 	onEachAlone(t, func(t *testing.T, db database) {
 		const tables = `CREATE TABLE other (id int); CREATE TABLE alone (id int); CREATE TABLE tree (id int) PARTITION BY RANGE (id);

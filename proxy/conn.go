@@ -109,7 +109,7 @@ func (c *conn) run(began time.Time, cand *candidate, fromClient *buffer) {
 		switch o := &c.server.options; {
 		case o.Locks == nil:
 		case !core.OwnsServer():
-			c.server.logLimits.unfollowed.On(c.log).Warn("cannot follow the session's advisory locks, so what they guard isn't written: a transaction pooler stands before the server, or it is a replication connection. Name PostgreSQL itself in WIREFENCE_UPSTREAM")
+			c.server.logLimits.unfollowed.On(c.log).Warn("cannot follow the session's advisory locks, so guards refuse the writes that need them: a transaction pooler stands before the server, or it is a replication connection. Name PostgreSQL itself in WIREFENCE_UPSTREAM")
 		case c.origin.PID != 0:
 			c.locks = o.Locks(c.origin.PID, c.origin.Database)
 		}

@@ -22,6 +22,7 @@ func (f *Facts) setGuarded(m *Message, a *Action) {
 		}
 		set = set && keepsGuarded(st)
 	}
+	// Ahead of the checks of the same statement.
 	slices.SortStableFunc(a.Inserts, func(x, y Insert) int {
 		switch {
 		case x.Before != y.Before:
