@@ -83,7 +83,7 @@ func startPostgres(ctx context.Context, major int, bin string, prepare func(p *P
 
 // initialise makes a cluster and configures it.
 func (p *Postgres) initialise(ctx context.Context, cfg PostgresConfig) error {
-	if err := p.tool(ctx, "initdb", "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"); err != nil {
+	if err := p.makeCluster(ctx); err != nil {
 		return err
 	}
 	if err := p.writeSettings(cfg); err != nil {

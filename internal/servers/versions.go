@@ -12,7 +12,7 @@ import (
 )
 
 // CacheDir is where scripts/install-servers puts the PostgreSQL versions that
-// the distribution doesn't have: $WIREFENCE_CACHE, else /var/cache/wirefence for
+// the distribution doesn't have, and where new clusters are kept: $WIREFENCE_CACHE, else /var/cache/wirefence for
 // root (other accounts must be able to run what is in it), else the user's own.
 func CacheDir() string {
 	if dir := os.Getenv("WIREFENCE_CACHE"); dir != "" {
@@ -41,6 +41,10 @@ func PostgresVersions() []int {
 // DefaultVersion returns the major version that is started where none is asked for: the
 // distribution's, or else the newest; 0 if there is none.
 func DefaultVersion() int { return defaultMajor(postgresBinaries()) }
+
+// Programs is the folder of the default version's programs, such as psql. Debian's on the PATH are Perl
+// programs that take a tenth of a second to find these.
+func Programs() string { return postgresBinaries()[DefaultVersion()] }
 
 // postgresBinaries finds the folders that hold initdb and postgres, by major
 // version. The distribution's packages come before the cache.
