@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -35,6 +36,8 @@ type Suite struct {
 
 	mu       sync.Mutex
 	clusters map[int]*cluster
+	building sync.Mutex // of programs
+	programs string     // their folder
 }
 
 type cluster struct {
@@ -47,8 +50,13 @@ type cluster struct {
 // beside it.
 func (s *Suite) Run(m *testing.M, stops ...func()) int {
 	flag.Parse()
-	if s.Parallel > 0 {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if s.Parallel > 0 && !given {
 		_ = flag.Set("test.parallel", strconv.Itoa(s.Parallel))
+	}
+	if programs := servers.Programs(); programs != "" {
+		_ = os.Setenv("PATH", programs+string(os.PathListSeparator)+os.Getenv("PATH"))
 	}
 	status := m.Run()
 	for _, stop := range slices.Backward(stops) {
@@ -80,9 +88,37 @@ func (s *Suite) close() {
 		})
 	}
 	all.Wait()
+	if s.programs != "" {
+		_ = os.RemoveAll(s.programs)
+	}
 	if issuedIn != "" {
 		_ = os.RemoveAll(issuedIn)
 	}
+}
+
+// Program is wirefence, from the module's root.
+func (s *Suite) Program(t testing.TB, root string) string {
+	t.Helper()
+	return s.Built(t, "wirefence", func(path string) error { return servers.BuildWirefence(t.Context(), root, path) })
+}
+
+// Built is a program that is built when a test first asks.
+func (s *Suite) Built(t testing.TB, name string, build func(path string) error) (path string) {
+	t.Helper()
+	s.building.Lock()
+	defer s.building.Unlock()
+	var err error
+	if s.programs == "" {
+		s.programs, err = os.MkdirTemp("", "wf-programs-")
+	}
+	path = filepath.Join(s.programs, name)
+	if _, none := os.Stat(path); err == nil && none != nil {
+		err = build(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // cluster returns the place of a version, locked.
@@ -233,7 +269,7 @@ func template(ctx context.Context, pg *servers.Postgres, objects string) (string
 }
 
 func fill(ctx context.Context, pg *servers.Postgres, name, objects string) error {
-	if err := pg.Exec(ctx, "postgres", "CREATE DATABASE "+name); err != nil {
+	if err := CreateBare(ctx, pg, name, ""); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, pg.URL(name))
@@ -250,7 +286,16 @@ func fill(ctx context.Context, pg *servers.Postgres, name, objects string) error
 
 func copyOf(ctx context.Context, pg *servers.Postgres, template string) (string, error) {
 	name := fmt.Sprintf("db_%d", serial.Add(1))
-	return name, pg.Exec(ctx, "postgres", "CREATE DATABASE "+name+" TEMPLATE "+template)
+	return name, CreateBare(ctx, pg, name, "TEMPLATE "+template)
+}
+
+// CreateBare creates a database as options say. PostgreSQL 15 and later would write each page to the log; to copy
+// files takes half the CPU time.
+func CreateBare(ctx context.Context, pg *servers.Postgres, name, options string) error {
+	if pg.Major >= 15 {
+		options += " STRATEGY FILE_COPY"
+	}
+	return pg.Exec(ctx, "postgres", "CREATE DATABASE "+name+" "+options)
 }
 
 // Direct opens another superuser's connection past any proxy.

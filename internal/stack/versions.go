@@ -70,7 +70,7 @@ func OnEach(t *testing.T, versions []int, test func(t *testing.T, major int)) {
 }
 
 // NeedsMore skips a test that needs more than Go, Redis and the distribution's PostgreSQL
-// where these are all. make more runs it.
+// where these are all, or that would take a good part of make test. make more runs it.
 func NeedsMore(t testing.TB, what string) {
 	t.Helper()
 	if alone() {

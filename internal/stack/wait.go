@@ -17,15 +17,15 @@ func Eventually(t testing.TB, what string, so func() bool) {
 	}
 }
 
+// within polls often at first, and then rarely: many a condition costs a query, a request or a
+// process, which take from what is awaited.
 func within(limit time.Duration, so func() bool) bool {
 	end := time.Now().Add(limit)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !so() {
+	for pause := 2 * time.Millisecond; !so(); pause = min(pause*5/4, 50*time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}
-		<-tick.C
+		time.Sleep(pause)
 	}
 	return true
 }
