@@ -18,10 +18,10 @@ import (
 // Witness knows which server of the upstream was elected as the primary. It must be safe
 // for concurrent use.
 type Witness interface {
-	// Leads asks whether the server at an index of the upstream leads. An error says that it
-	// isn't known. Where several servers share the upstream's address, as behind a Service of
-	// Kubernetes, address is the leader's own: a session is at the leader if its server has that
-	// address at its end of the connection.
+	// Leads asks whether the server at an index of the upstream leads. An error says that it isn't
+	// known. Where several servers share the upstream's address, as behind a Service of Kubernetes,
+	// address is the leader's own: a session is at the leader if its server has that address at its
+	// end of the connection. There a no counts at once, and elsewhere when the bound has passed.
 	Leads(ctx context.Context, server int) (leads bool, address netip.Addr, err error)
 }
 
@@ -47,7 +47,7 @@ func (o *Options) checkWitness() error {
 }
 
 // The witness is asked four times within the bound, or once a second. Sessions that are silent are
-// looked at each endInterval; others end by themselves when the bound is over.
+// looked at each endInterval; others end by themselves when the confirmation no longer counts.
 const (
 	mostWitnessInterval = time.Second
 	endInterval         = 100 * time.Millisecond
@@ -85,10 +85,12 @@ func (s *Server) askWitness(ctx context.Context, i int, h *upstream.Host) {
 		if ctx.Err() != nil {
 			return
 		}
-		if leads && err == nil {
+		switch {
+		case err == nil && leads:
 			h.Confirm(sent, address)
-		}
-		if err != nil && !failed {
+		case err == nil:
+			h.Withdraw()
+		case !failed:
 			log.Warn("cannot ask the witness whether an upstream server leads", "error", err)
 		}
 		failed = err != nil
@@ -164,7 +166,7 @@ type confirmedMetric struct {
 
 func newConfirmedMetric(u *upstream.Upstream) *confirmedMetric {
 	return &confirmedMetric{u, prometheus.NewDesc("wirefence_upstream_confirmed",
-		"1 for a server that the witness has confirmed as the leader within its bound: sessions with a fence need that.", []string{"host"}, nil)}
+		"1 for a server that the witness has confirmed as the leader within its bound, of several behind one address for one of them: sessions with a fence need that.", []string{"host"}, nil)}
 }
 
 // Describe implements prometheus.Collector.
@@ -186,8 +188,12 @@ func (s *Server) confirmation(h *upstream.Host) string {
 	if s.options.Witness == nil {
 		return ""
 	}
-	if s.upstream.Confirmed(h, time.Now()) {
-		return ", confirmed as the leader"
+	leader, confirmed := s.upstream.Leader(h, time.Now())
+	switch {
+	case !confirmed:
+		return fmt.Sprintf(", not confirmed as the leader within %v", s.options.WitnessBound)
+	case leader.IsValid():
+		return fmt.Sprintf(", confirmed as the leader if its own address is %v", leader)
 	}
-	return fmt.Sprintf(", not confirmed as the leader within %v", s.options.WitnessBound)
+	return ", confirmed as the leader"
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/wirefence/wirefence/internal/apiserver/apiservertest"
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
@@ -91,6 +94,24 @@ func patroni(t *testing.T, leads *atomic.Bool) (addr string) {
 	}))
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://")
+}
+
+func TestDoctorComparesTheLeadersAddress(t *testing.T) {
+	t.Parallel()
+	url, kube := database(t, true), apiservertest.Start(t)
+	at, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(at.Port)))
+	for address, says := range map[string]string{
+		"127.0.0.1": "the witness confirms " + upstream + ", whose address is 127.0.0.1, as the leader",
+		"127.0.0.9": "the witness confirms the server with the address 127.0.0.9, and " + upstream + " has 127.0.0.1",
+	} {
+		kube.Cluster("shop", "app", "app-1", "app-1", map[string]string{"app-1": address})
+		wirefence(t, []string{"WIREFENCE_WITNESS=cloudnativepg://shop/app?server=" + kube.URL + "&ca=" + kube.CAFile + "&token=" + kube.TokenFile,
+			"WIREFENCE_DATABASE_URL=" + url, "WIREFENCE_UPSTREAM=postgres://" + upstream + "/"}, "doctor").says(t, "failover.witness", says)
+	}
 }
 
 func TestProxiesAskTheirWitness(t *testing.T) {

@@ -3,7 +3,9 @@ package witness_test
 import (
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,10 +31,11 @@ func TestAClusterOfCloudNativePG(t *testing.T) {
 	next := stack.Started(old.StartStandby(t.Context())).EndWith(t)
 	service := stack.Started(servers.StartLink(net.JoinHostPort(pods["app-1"], strconv.Itoa(old.Port)))).EndWith(t)
 	kube := apiservertest.Start(t)
-	const bound = time.Second
+	const bound = time.Hour // all that ends here ends by what the witness says
 	o := proxy.Options{Upstream: "postgres://" + service.Addr() + "/", DatabaseURL: old.URL("postgres")}
 	testWith(t, &o, fmt.Sprintf("cloudnativepg://shop/app?bound=%v&server=%s&ca=%s&token=%s", bound, kube.URL, kube.CAFile, kube.TokenFile), []string{service.Addr()})
-	addr := stack.Serve(t, o).Addr
+	server := stack.Serve(t, o)
+	addr := server.Addr
 	connect := func() *pgx.Conn {
 		return stack.Connect(t, "postgres://postgres@"+addr+"/postgres?sslmode=disable")
 	}
@@ -44,11 +47,21 @@ func TestAClusterOfCloudNativePG(t *testing.T) {
 		t.Helper()
 		stack.Eventually(t, what, func() bool { return fenced(connect()) == state })
 	}
+	ready := func(want string) {
+		t.Helper()
+		answer := httptest.NewRecorder()
+		server.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/readyz", nil))
+		if !strings.Contains(answer.Body.String(), want) {
+			t.Errorf("/readyz says %s", answer.Body)
+		}
+	}
 	eventually("a Cluster that isn't there confirms nobody", "57P01")
 	kube.Cluster("shop", "app", "app-1", "app-1", pods)
 	eventually("the primary is confirmed", "")
+	ready(", confirmed as the leader if its own address is 127.0.0.2\n")
 	kube.Cluster("shop", "app", "app-1", "app-1", map[string]string{"app-1": "127.0.0.9", "app-2": "127.0.0.3"})
 	eventually("the server says another address", "57P01")
+	ready(", confirmed as the leader if its own address is 127.0.0.9\n")
 	kube.Cluster("shop", "app", "app-1", "app-1", pods)
 	eventually("the primary is confirmed again", "")
 

@@ -36,7 +36,7 @@ func (s *Session) End(e wire.Error) {
 
 // notLeader is the FATAL of a session under a fence whose server may no longer be the primary.
 var notLeader = wire.Error{Code: "57P01", Message: "terminating connection: the server is not confirmed as the primary",
-	Detail: "The witness has not confirmed it within the bound, so another server may have been promoted.",
+	Detail: "The witness says that it isn't, or has not confirmed it within the bound, so another server may have been promoted.",
 	Hint:   "Connect again. If a commit was under way, look on the present primary whether it was kept."}
 
 // RequireLeader has the session end as soon as it is under a fence while confirmed returns false,

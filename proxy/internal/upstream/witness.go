@@ -19,6 +19,15 @@ func (h *Host) Confirm(sent time.Time, address netip.Addr) {
 	h.confirmed.Store(&confirmation{sent, address})
 }
 
+// Withdraw forgets the last confirmation where the leader is told by its address: the witness says that
+// there is none, as CloudNativePG does while it promotes, without waiting for the bound. Patroni waits,
+// and says no for a moment after its own restart, so there the bound decides.
+func (h *Host) Withdraw() {
+	if c := h.confirmed.Load(); c != nil && c.address.IsValid() {
+		h.confirmed.Store(nil)
+	}
+}
+
 // Witnessed reports whether there is a witness.
 func (u *Upstream) Witnessed() bool { return u.bound > 0 }
 
@@ -26,17 +35,23 @@ func (u *Upstream) Witnessed() bool { return u.bound > 0 }
 // monotonic clock stops while the machine is suspended, and the wall clock may be set back: the
 // one by which more time has passed decides.
 func (u *Upstream) Confirmed(h *Host, at time.Time) bool {
-	return u.counts(h.confirmed.Load(), at)
+	_, confirmed := u.Leader(h, at)
+	return confirmed
 }
 
-func (u *Upstream) counts(c *confirmation, at time.Time) bool {
-	return c != nil && max(at.Sub(c.sent), at.Round(0).Sub(c.sent.Round(0))) <= u.bound
+// Leader is Confirmed, and returns the leader's own address where several servers share the host's.
+func (u *Upstream) Leader(h *Host, at time.Time) (address netip.Addr, confirmed bool) {
+	c := h.confirmed.Load()
+	if c == nil || max(at.Sub(c.sent), at.Round(0).Sub(c.sent.Round(0))) > u.bound {
+		return address, false
+	}
+	return c.address, true
 }
 
 // ConfirmedAt is Confirmed for a connection to the host at whose end the server has this address.
 func (u *Upstream) ConfirmedAt(h *Host, at time.Time, address netip.Addr) bool {
-	c := h.confirmed.Load()
-	return u.counts(c, at) && (!c.address.IsValid() || c.address == address)
+	leader, confirmed := u.Leader(h, at)
+	return confirmed && (!leader.IsValid() || leader == address)
 }
 
 // superseded returns an error for a primary that the witness doesn't confirm, while it confirms

@@ -52,6 +52,14 @@ func TestConfirmations(t *testing.T) {
 	if err := u.Behind(two); err != nil {
 		t.Errorf("nobody is confirmed: %v", err)
 	}
+	one.Confirm(now, netip.Addr{})
+	if one.Withdraw(); !u.Confirmed(one, now) {
+		t.Error("Patroni's no counts at once")
+	}
+	one.Confirm(now, netip.MustParseAddr("10.0.0.1"))
+	if one.Withdraw(); u.Confirmed(one, now) {
+		t.Error("CloudNativePG's no doesn't count at once")
+	}
 	leader, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	for _, c := range []struct {
 		confirmed, server netip.Addr
