@@ -15,10 +15,14 @@ import (
 	"github.com/wirefence/wirefence/internal/servers"
 )
 
-const viaRelay = "relay"
+const (
+	viaRelay = "relay"
+	viaCopy  = "a relay that only copies"
+)
 
-// measureRelay measures Redis directly and through a sidecar's relay: commands that are no lock's, by
-// redis-benchmark, and how long a client waits for a lock, which the sidecar seals meanwhile.
+// measureRelay measures Redis directly, through a sidecar's relay, and through one that reads nothing of
+// what it copies: commands that are no lock's, by redis-benchmark, and how long a client waits for a
+// lock, which the sidecar seals meanwhile.
 func (b *book) measureRelay(ctx context.Context, w *world) error {
 	redis, err := servers.StartRedis(ctx)
 	if err != nil {
@@ -40,11 +44,17 @@ func (b *book) measureRelay(ctx context.Context, w *world) error {
 	if err := opened(ctx, listen); err != nil {
 		return err
 	}
-	addrs := map[string]string{direct: redis.Addr(), viaRelay: listen}
+	copies, err := startCounter(redis.Addr())
+	if err != nil {
+		return err
+	}
+	defer copies.close()
+	ways := []string{direct, viaCopy, viaRelay}
+	addrs := map[string]string{direct: redis.Addr(), viaCopy: copies.listener.Addr().String(), viaRelay: listen}
 	for round := range b.flags.rounds {
 		for _, load := range relayed {
-			for i := range 2 {
-				way := []string{direct, viaRelay}[(i+round)%2]
+			for i := range ways {
+				way := ways[(i+round)%len(ways)]
 				s, err := load.run(ctx, addrs[way], b.flags.seconds)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", load.name, way, err)
@@ -56,7 +66,7 @@ func (b *book) measureRelay(ctx context.Context, w *world) error {
 	return nil
 }
 
-// relayed is what is done directly and through the relay.
+// relayed is what is done directly and through the relays.
 var relayed = []struct {
 	name    string
 	clients int

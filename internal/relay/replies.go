@@ -113,13 +113,12 @@ func (r *replies) send(reply []byte, raw bool) error {
 	return err
 }
 
-// sendLast sends a reply behind which the connection ends, if the client reads.
+// sendLast sends a reply behind which the connection ends, if the client reads within a second.
 func (r *replies) sendLast(reply []byte) {
-	if r.mu.TryLock() {
-		defer r.mu.Unlock()
-		_ = r.client.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = r.client.Write(reply)
-	}
+	_ = r.client.SetWriteDeadline(time.Now().Add(time.Second)) // ends a write that is under way, too
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, _ = r.client.Write(reply)
 }
 
 // beginTransaction forgets the transaction before.
