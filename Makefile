@@ -254,7 +254,7 @@ matrix: ## Run every driver on every version of PostgreSQL, and write docs/refer
 
 .PHONY: explored
 explored: ## The same as verify-explored, and write docs/reference/explored.md
-	$(MAKE) --no-print-directory verify-explored TESTFLAGS='-page $(CURDIR)/docs/reference/explored.md'
+	$(MAKE) --no-print-directory verify-explored TESTFLAGS='-parallel 1 -page $(CURDIR)/docs/reference/explored.md'
 
 .PHONY: faults
 faults: ## The same as verify-faults, and write docs/reference/faults.md

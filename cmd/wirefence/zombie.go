@@ -65,9 +65,10 @@ REPLICATION. Elsewhere the tables are compared, which misses writes of the same 
 and rows that came and went.
 
 With --explore it finds the moment itself: a proxy counts the command's messages to
-PostgreSQL, and the first run is frozen before each of them in turn. It prints what the
-moments show, and the smallest schedule that ends in a stale write. The command must find
-the server by libpq's variables, or by URLs in its environment and its arguments. Without
+PostgreSQL, and the first run is frozen before each of them in turn. Statements that were
+in flight at once on two connections are tried in both orders. It prints what the moments
+show, and the smallest schedule that ends in a stale write. The command must find the
+server by libpq's variables, or by URLs in its environment and its arguments. Without
 --lock-ends-after the lock must not end by itself meanwhile.
 
 The output of both runs goes to standard error. Exit status:

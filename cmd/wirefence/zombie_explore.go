@@ -21,7 +21,11 @@ func printExploration(w io.Writer, r *zombie.Exploration) error {
 		fmt.Fprintln(w)
 	}
 	if s := r.Schedule; s != nil {
-		fmt.Fprintf(w, "The smallest schedule that ends in a stale write: freeze before message %d.\n\n", s.Moment)
+		ahead := ""
+		if s.Ahead != "" {
+			ahead = ", with " + s.Ahead + " ahead of it"
+		}
+		fmt.Fprintf(w, "The smallest schedule that ends in a stale write: freeze before message %d%s.\n\n", s.Moment, ahead)
 		fmt.Fprintln(w, s)
 		if err := printWrites(w, s.Writes); err != nil {
 			return err

@@ -86,17 +86,25 @@ func TestExplore(t *testing.T) {
 		windows string
 		says    string // in the report
 	}{
-		"waits for its lock":  {`until ( ` + take + ` ); do sleep 0.1; done; ` + readN + writeN + `; psql -Xqc "UPDATE locks SET until = now()"`, exitStale, "no lock, same, stale, none", ""},
-		"insert if none":      {take + `if [ "$(psql -XAtqc "SELECT count(*) FROM totals")" = 1 ]; then psql -Xqc "INSERT INTO totals VALUES (date '2026-11-23' + $$, 1, 'job')"; fi` + free, exitStale, "no lock, none, stale, idle", ""},
-		"no lock":             {readN + writeN, exitStale, "same, stale", "no lock kept a second run out at any moment"},
-		"reads too early":     {readN + take + writeN + free, exitStale, "no lock, stale, none", ""},
-		"checked":             {take + readN + `psql -Xqc "WITH mine AS (SELECT FROM locks WHERE owner = '$$' AND until > now() FOR UPDATE) UPDATE totals SET n = $n, by = '$$' WHERE EXISTS (SELECT FROM mine)"` + free, 0, "no lock, none", ""},
-		"versioned":           {take + readN + `psql -Xqc "UPDATE totals SET n = $n, by = '$$' WHERE n = $n - 1"` + free, 0, "no lock, same, none", ""},
-		"idempotent":          {take + `psql -Xqc "UPDATE totals SET n = 7, by = '$$'"` + free, 0, "no lock, same, none", "wrote the same values"},
-		"one transaction":     {take + atomicly + free, 0, "no lock, same, held, none", ""},
-		"a transaction alone": {atomicly, 0, "same, held", ""},
-		"done once":           {take + `psql -Xqc "UPDATE totals SET n = 1 WHERE n = 0"` + free, 0, "no lock, none, idle", ""},
-		"flock":               {`exec 9>"$TMPDIR/lock"; flock -n 9; ` + readN + writeN, exitUnknown, "unknown", "the second run failed"},
+		"waits for its lock": {`until ( ` + take + ` ); do sleep 0.1; done; ` + readN + writeN + `; psql -Xqc "UPDATE locks SET until = now()"`, exitStale, "no lock, same, stale, none", ""},
+		"insert if none":     {take + `if [ "$(psql -XAtqc "SELECT count(*) FROM totals")" = 1 ]; then psql -Xqc "INSERT INTO totals VALUES (date '2026-11-23' + $$, 1, 'job')"; fi` + free, exitStale, "no lock, none, stale, idle", ""},
+		"no lock":            {readN + writeN, exitStale, "same, stale", "no lock kept a second run out at any moment"},
+		"reads too early":    {readN + take + writeN + free, exitStale, "no lock, stale, none", ""},
+		"checked":            {take + readN + `psql -Xqc "WITH mine AS (SELECT FROM locks WHERE owner = '$$' AND until > now() FOR UPDATE) UPDATE totals SET n = $n, by = '$$' WHERE EXISTS (SELECT FROM mine)"` + free, 0, "no lock, none", ""},
+		"versioned":          {take + readN + `psql -Xqc "UPDATE totals SET n = $n, by = '$$' WHERE n = $n - 1"` + free, 0, "no lock, same, none", ""},
+		"idempotent":         {take + `psql -Xqc "UPDATE totals SET n = 7, by = '$$'"` + free, 0, "no lock, same, none", "wrote the same values"},
+		"one transaction":    {take + atomicly + free, 0, "no lock, same, held, none", ""},
+		// As ShedLock's provider for JDBC takes its lock. --end-lock waits for it, too.
+		"lock in a transaction": {`got=$(psql -XAtqc "BEGIN" -c "UPDATE locks SET owner = '$$', until = now() + '1 min' WHERE until <= now() RETURNING 1" -c "COMMIT"); [ "$got" ] || exit 75; ` + readN + writeN + free, exitStale, "no lock, held, same, stale, none", "waits for a lock of process"},
+		"a transaction alone":   {atomicly, 0, "same, held", ""},
+		"done once":             {take + `psql -Xqc "UPDATE totals SET n = 1 WHERE n = 0"` + free, 0, "no lock, none, idle", ""},
+		"flock":                 {`exec 9>"$TMPDIR/lock"; flock -n 9; ` + readN + writeN, exitUnknown, "unknown", "the second run failed"},
+		// It tries again more slowly than patience lasts, and then does all in one transaction.
+		"waits slowly": {`until ( ` + take + ` ); do sleep 4; done
+			printf 'BEGIN;\nINSERT INTO runs VALUES (%s);\nSELECT n + 1 AS n FROM totals \\gset\nUPDATE totals SET n = :n, by = %s;\nCOMMIT;\n' "'$$'" "'$$'" | psql -Xq` + free, exitStale, "no lock, same, stale, held, none", ""},
+		// The server has the UPDATE wait for the COMMIT, so that they have one order only.
+		"waits for another connection": {take + `psql -Xqc BEGIN -c "SELECT n FROM totals FOR UPDATE" -c "UPDATE totals SET n = n + 1" -c "SELECT pg_sleep(1.5); COMMIT" >/dev/null &
+			sleep 0.5; psql -Xqc "UPDATE totals SET by = 'touched'"; wait` + free, 0, "no lock, same, held, same, none", ""},
 	} {
 		if testing.Short() && !slices.Contains([]string{"no lock", "one transaction"}, name) {
 			continue
@@ -128,6 +136,7 @@ func TestExplore(t *testing.T) {
 // the database itself, which stays as it is. No copy is left, nor one of an exploration that was killed.
 func TestExploreInCopies(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "half a minute")
 	for name, c := range map[string]struct {
 		script  string
 		status  int

@@ -233,6 +233,7 @@ func TestZombieNoticesOtherWriters(t *testing.T) {
 			conn := stack.Connect(t, p.url)
 			for over := false; !over; {
 				stack.MustExec(t, conn, "UPDATE totals SET by = 'other'")
+				stack.MustExec(t, conn, "SELECT pg_sleep(0.05)")
 				over = strings.Contains(r.stderr.String()+r.stdout.String(), until)
 				select {
 				case <-r.exited:

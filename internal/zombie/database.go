@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -290,6 +291,19 @@ func (d *database) openTransactions(ctx context.Context) (map[uint32]bool, error
 type waiting struct {
 	text     string // empty if nobody does
 	advisory bool   // for an advisory lock
+	by       map[uint32][]uint32
+}
+
+// behind reports whether a session of one tap's waits for one of another's, or for a session that does.
+func (w waiting) behind(waits, holds *tap) bool {
+	for pid, by := range w.by {
+		if waits.serves(pid) && slices.ContainsFunc(by, func(before uint32) bool {
+			return holds.serves(before) || slices.ContainsFunc(w.by[before], holds.serves)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 func (d *database) blocked(ctx context.Context) (w waiting, err error) {
@@ -299,11 +313,13 @@ func (d *database) blocked(ctx context.Context) (w waiting, err error) {
 	}
 	var all []string
 	var pid uint32
-	var application, by string
+	var application string
+	var by []uint32
 	var advisory bool
+	w.by = map[uint32][]uint32{}
 	_, err = pgx.ForEachRow(rows, []any{&pid, &application, &by, &advisory}, func() error {
-		all = append(all, fmt.Sprintf("server process %d (%s) waits for a lock of process %s", pid, application, by))
-		w.advisory = w.advisory || advisory
+		all = append(all, fmt.Sprintf("server process %d (%s) waits for a lock of process %s", pid, application, strings.Trim(fmt.Sprint(by), "[]")))
+		w.by[pid], w.advisory = by, w.advisory || advisory
 		return nil
 	})
 	w.text = strings.Join(all, "; ")

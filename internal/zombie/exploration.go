@@ -57,27 +57,29 @@ type Exploration struct {
 	Verdict  Verdict   `json:"verdict" says:"stale, none, or unknown: it couldn't judge some moments, and no other is stale"`
 	Reason   string    `json:"reason,omitempty" says:"why it is unknown; the text may change"`
 	Messages int       `json:"messages" says:"how many messages a run sends; before each is a moment"`
-	Tried    int       `json:"tried" says:"how many moments were tried; each other is between two that show the same"`
-	Windows  []Window  `json:"windows" says:"neighbouring moments that show the same, in their order"`
+	Tried    int       `json:"tried" says:"how many moments between messages were tried; each other is between two that show the same. Those with another statement ahead are not counted"`
+	Windows  []Window  `json:"windows" says:"neighbouring moments that show the same, in their order; behind them, those with another statement ahead"`
 	Schedule *Schedule `json:"schedule" says:"the smallest that ends in a stale write; null if there is none"`
 	Notes    []string  `json:"notes" says:"what limits the verdict; the texts may change"`
 }
 
 // Window is neighbouring moments that show the same.
 type Window struct {
-	Shows  Shows   `json:"shows" says:"stale: what the first run wrote has undone the second's; none: it wrote nothing; same: it wrote, and the tables are as after one run behind the other; no lock: it had no lock yet or no longer; held: locks of the database kept the second run out; idle: the second run had nothing to do; not reached; unknown"`
+	Shows  Shows   `json:"shows" says:"stale: what the first run wrote has undone the second's; none: it wrote nothing; same: it wrote, and the tables are as after one run behind the other; no lock: it had no lock yet or no longer; held: locks of the database kept the second run out, or --end-lock; idle: the second run had nothing to do; not reached; unknown"`
 	Reason string  `json:"reason,omitempty" says:"why; the text may change"`
 	From   int     `json:"from" says:"the number of the message before which the first moment is"`
 	To     int     `json:"to" says:"and the last"`
 	Tried  int     `json:"tried" says:"how many of them were tried"`
 	Behind string  `json:"behind" says:"the last statement before the first moment; empty if there is none"`
-	Before string  `json:"before" says:"the message before which the last moment is"`
+	Before string  `json:"before" says:"the message before which the last moment is; with another statement ahead of it, if so"`
+	Ahead  string  `json:"ahead,omitempty" says:"a statement of another connection that was sent at once with that message, and came through ahead of it; absent of moments between messages"`
 	Writes []Write `json:"writes" says:"what the first run wrote behind the second's turn, in the last moment tried"`
 }
 
 // Schedule is two runs, message by message.
 type Schedule struct {
 	Moment int     `json:"moment" says:"the number of the message that was held back"`
+	Ahead  string  `json:"ahead,omitempty" says:"a statement of another connection that came through ahead of it; absent of a moment between messages"`
 	Steps  []Scene `json:"steps" says:"what happened, in order"`
 	Writes []Write `json:"writes" says:"what the first run wrote behind the second's turn"`
 }
@@ -112,6 +114,14 @@ func (x *explorer) conclude() error {
 		w := &x.report.Windows[len(x.report.Windows)-1]
 		w.To, w.Before, w.Reason, w.Writes = at, message, x.reason(p, shows), append([]Write{}, p.Writes...)
 		w.Tried++
+	}
+	for _, at := range slices.Sorted(maps.Keys(x.swapped)) {
+		p := x.swapped[at]
+		shows, before := x.shows(p), fmt.Sprintf("%s, with %s ahead of it", x.messages[at-1], p.ahead)
+		x.report.Windows = append(x.report.Windows, Window{
+			Shows: shows, Reason: x.reason(p, shows), From: at, To: at, Tried: 1,
+			Behind: x.statement(at), Before: before, Ahead: p.ahead, Writes: append([]Write{}, p.Writes...),
+		})
 	}
 	if names := x.varies.names(); len(names) > 0 {
 		x.note("not compared, since they differ from run to run: %s", strings.Join(names, ", "))

@@ -18,9 +18,14 @@ import (
 type tried struct {
 	explored
 	*Report
+	at     int
+	ahead  string // the statement that went ahead of the message that was held back
 	after  rowsOf
 	scenes []Scene
 }
+
+// mostSwapped is how many pairs of statements are played in the other order.
+const mostSwapped = 10
 
 type explorer struct {
 	Exploring
@@ -37,6 +42,7 @@ type explorer struct {
 	took     time.Duration            // of a run
 	times    map[string]time.Duration // of statements, in runs one behind the other
 	plays    map[int]*tried
+	swapped  map[int]*tried // with another connection's statement ahead
 	report   *Exploration
 }
 
@@ -56,7 +62,7 @@ func Explore(ctx context.Context, cfg *pgx.ConnConfig, o Exploring) (_ *Explorat
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	x := &explorer{Exploring: o, resets: columns{}, varies: columns{}, plays: map[int]*tried{}, times: map[string]time.Duration{}, report: &Exploration{Windows: []Window{}, Notes: []string{}}}
+	x := &explorer{Exploring: o, resets: columns{}, varies: columns{}, plays: map[int]*tried{}, swapped: map[int]*tried{}, times: map[string]time.Duration{}, report: &Exploration{Windows: []Window{}, Notes: []string{}}}
 	defer func() { err = errors.Join(err, x.close(ctx)) }()
 	if err := x.open(ctx, cfg); err != nil {
 		return nil, err
@@ -74,7 +80,7 @@ func Explore(ctx context.Context, cfg *pgx.ConnConfig, o Exploring) (_ *Explorat
 func (x *explorer) explore(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		x.repeat(len(x.all), (*worker).noOthers), x.repeat(1, (*worker).tryReset), x.repeat(max(2, len(x.all)), (*worker).twoRuns),
-		x.playAll, x.confirm, x.repeat(len(x.all), (*worker).noOthers),
+		x.playAll, x.playSwapped, x.confirm, x.repeat(len(x.all), (*worker).noOthers),
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -89,7 +95,7 @@ func (x *explorer) playAll(ctx context.Context) error {
 	began := time.Now()
 	for round, _ := x.next(); len(round) > 0; round, _ = x.next() {
 		if err := x.spread(ctx, len(round), func(ctx context.Context, w *worker, i int) error {
-			played, err := w.play(ctx, round[i])
+			played, err := w.play(ctx, round[i], false)
 			if err != nil {
 				return err
 			}
@@ -131,6 +137,45 @@ func (x *explorer) next() (round []int, left int) {
 	return round, left
 }
 
+// playSwapped plays with statements that were in flight at once on two connections, in the other order:
+// the later one has passed, and the earlier one not. No moment between messages shows that.
+func (x *explorer) playSwapped(ctx context.Context) error {
+	all := pairs(x.messages)
+	differ := slices.DeleteFunc(slices.Clone(all), x.showSame)
+	some := differ[:min(len(differ), mostSwapped)]
+	err := x.spread(ctx, len(some), func(ctx context.Context, w *worker, i int) error {
+		played, err := w.play(ctx, some[i].one, true)
+		if err != nil {
+			return err
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.shows(played) != NotReached { // another connection waits for this one
+			x.swapped[played.at] = played
+		}
+		x.Tell(Other, fmt.Sprintf("before %d, %s, with another statement ahead: %s", played.at, x.messages[played.at-1], x.shows(played)))
+		return nil
+	})
+	if left := len(all) - len(some); left > 0 {
+		x.note("%d pairs of statements that were in flight at once were not tried in the other order: moments around %d show the same, and at most %d are tried", left, len(all)-len(differ), mostSwapped)
+	}
+	return err
+}
+
+// showSame reports whether all moments around two statements show the same.
+func (x *explorer) showSame(p pair) bool {
+	all := []Shows{}
+	for _, at := range slices.Sorted(maps.Keys(x.plays)) {
+		if at <= p.one {
+			all = nil
+		}
+		if at <= p.end {
+			all = append(all, x.shows(x.plays[at]))
+		}
+	}
+	return len(slices.Compact(all)) < 2
+}
+
 func (x *explorer) delayed(messages []*Message) (most time.Duration) {
 	for text, at := range firstTimes(messages) {
 		if undisturbed, known := x.times[text]; known {
@@ -140,42 +185,68 @@ func (x *explorer) delayed(messages []*Message) (most time.Duration) {
 	return most
 }
 
-// play plays with one moment.
-func (w *worker) play(ctx context.Context, at int) (*tried, error) {
+// play plays with one moment, or with a pair of statements in the other order.
+func (w *worker) play(ctx context.Context, at int, swapped bool) (*tried, error) {
+	p, err := w.playWith(ctx, at, swapped, holding(w.x.messages, at, swapped))
+	if err == nil && !swapped && p.explored.shows == NotReached { // what it sends differs from run to run, or came earlier yet
+		p, err = w.playWith(ctx, at, swapped, hold{number: at})
+	}
+	return p, err
+}
+
+// holding is what holds a message back. Two statements that were in flight at once may come in either order;
+// else it is found by what it is, since what other connections send may come earlier or later.
+func holding(messages []*Message, at int, swapped bool) hold {
+	own := messages[at-1].pattern()
+	for _, pair := range pairs(messages) {
+		if swapped && pair.one == at || !swapped && pair.other == at && messages[pair.one-1].pattern() != own {
+			return hold{pair.one, own, true}
+		}
+	}
+	return hold{occurrences(messages[:at], own), own, false}
+}
+
+func (w *worker) playWith(ctx context.Context, at int, swapped bool, held hold) (*tried, error) {
 	if err := w.reset(ctx); err != nil {
 		return nil, err
 	}
-	p := &tried{explored: explored{taps: w.taps, patience: 2*w.x.took + time.Second, delayed: w.x.delayed}}
+	p := &tried{at: at, explored: explored{taps: w.taps, patience: 2*w.x.took + time.Second, delayed: w.x.delayed, swapped: swapped}}
 	if p.delay = w.LockEndsAfter / 4; p.delay == 0 {
 		p.delay = p.patience
 	}
-	p.endLock = func(ctx context.Context, of *play) error { return w.endsLock(ctx, *of.report.First.Frozen) }
-	w.taps[false].begin(at)
+	p.endLock = func(ctx context.Context, of *play) (waiting, error) {
+		return w.endsLock(ctx, *of.report.First.Frozen, true)
+	}
+	first := w.taps[false]
+	first.begin(held)
 	o := w.Options
 	o.explored, o.Tell = &p.explored, nil
 	var err error
 	if p.Report, err = w.database.play(ctx, o); err != nil {
 		return nil, err
 	}
-	w.taps[false].hangUp()
+	first.hangUp()
 	w.taps[true].hangUp()
+	if swapped && first.ahead != nil {
+		p.ahead = cmp.Or(first.ahead.Text(), first.ahead.String())
+	}
 	if p.Verdict == Unknown {
 		return p, nil
 	}
 	if p.after, err = w.rowsNow(ctx, w.Tables); err != nil {
 		return nil, err
 	}
-	p.scenes = p.schedule(at, w.taps[false], w.taps[true])
+	p.scenes = p.schedule(first, w.taps[true])
 	return p, nil
 }
 
 // schedule is what both runs have sent, and what happened to the first before a message.
-func (p *tried) schedule(moment int, first, second *tap) (all []Scene) {
+func (p *tried) schedule(first, second *tap) (all []Scene) {
 	add := func(second bool, what string, m *Message, at time.Time) {
 		all = append(all, Scene{nameOf(second), what, at.Sub(*p.First.Started).Seconds(), m})
 	}
-	for i, m := range first.messages {
-		if i == moment-1 {
+	for _, m := range first.messages {
+		if m == first.late {
 			add(false, isFrozen, nil, *p.First.Frozen)
 			if !p.open {
 				add(false, lockEnds, nil, *p.First.Frozen)
@@ -222,16 +293,18 @@ func (x *explorer) anyLock() bool {
 	return false
 }
 
-// stales are the moments that show a stale write, that with the fewest messages first, and of those
-// the last.
-func (x *explorer) stales() (all []int) {
-	for at, p := range x.plays {
-		if x.shows(p) == ShowsStale {
-			all = append(all, at)
+// stales are the plays that show a stale write, that with the fewest messages first, and of those the
+// last.
+func (x *explorer) stales() (all []*tried) {
+	for _, plays := range []map[int]*tried{x.plays, x.swapped} {
+		for _, p := range plays {
+			if x.shows(p) == ShowsStale {
+				all = append(all, p)
+			}
 		}
 	}
-	slices.SortFunc(all, func(a, b int) int {
-		return cmp.Or(cmp.Compare(len(x.plays[a].scenes), len(x.plays[b].scenes)), cmp.Compare(b, a))
+	slices.SortFunc(all, func(a, b *tried) int {
+		return cmp.Or(cmp.Compare(len(a.scenes), len(b.scenes)), cmp.Compare(b.at, a.at), cmp.Compare(a.ahead, b.ahead))
 	})
 	return all
 }
@@ -245,18 +318,17 @@ func (x *explorer) confirm(ctx context.Context) error {
 	if err := x.repeat(1, (*worker).twoRuns)(ctx); err != nil {
 		return err
 	}
-	for _, at := range x.stales() {
-		x.Tell(Other, fmt.Sprintf("once more before %d", at))
-		again, err := x.all[0].play(ctx, at)
+	for _, p := range x.stales() {
+		x.Tell(Other, fmt.Sprintf("once more before %d", p.at))
+		again, err := x.all[0].play(ctx, p.at, p.swapped)
 		if err != nil {
 			return err
 		}
 		if x.shows(again) == ShowsStale {
-			x.report.Schedule = &Schedule{at, again.scenes, again.Writes}
+			x.report.Schedule = &Schedule{again.at, again.ahead, again.scenes, again.Writes}
 			return nil
 		}
-		again.explored.shows, again.Reason = Unjudged, "a stale write was seen once, and not again"
-		x.plays[at] = again
+		p.explored.shows, p.Reason = Unjudged, "a stale write was seen once, and not again"
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (e *Exploration) WriteJUnit(w io.Writer, command []string) error {
 		case ShowsStale:
 			suite.Failures++
 			c.Failure = &junitProblem{Message: "a run that goes on behind another's turn overwrites it"}
-			if s := e.Schedule; s != nil && window.From <= s.Moment && s.Moment <= window.To {
+			if s := e.Schedule; s != nil && window.Ahead == s.Ahead && window.From <= s.Moment && s.Moment <= window.To {
 				c.Failure.Text = s.String()
 			}
 		case Unjudged:

@@ -52,12 +52,13 @@ func (t *tap) lead(command, env []string) error {
 	return err
 }
 
-// rewrite returns texts whose URLs lead to the tap. A URL without a host is led by the variables.
+// rewrite returns texts whose URLs lead to the tap. A URL without a host is led by the variables. One whose
+// host is a variable of the shell's stays as it is, unless a copy is meant, which it would miss.
 func (t *tap) rewrite(texts []string) (led []string, err error) {
 	for _, text := range texts {
 		led = append(led, aURL.ReplaceAllStringFunc(text, func(found string) string {
 			u, refusal := url.Parse(found)
-			if refusal != nil || u.Host == "" {
+			if refusal != nil || u.Host == "" || t.copied == "" && strings.Contains(u.Host+u.Query().Get("host"), "$") {
 				return found
 			}
 			serve := t.through(u, found)

@@ -18,8 +18,9 @@ type Message struct {
 	Answer     string    `json:"answer,omitempty" says:"how the server answered: command tags, or an error"`
 	// starts is true of a statement's first message.
 	starts bool
-	binary bool          // a parameter is
-	at     time.Duration // since the run was started
+	binary bool // a parameter is
+	// at is when it came, since the run was started, and answered when its Query or Sync was; 0: not known.
+	at, answered time.Duration
 }
 
 // The kinds of messages.
@@ -100,4 +101,34 @@ func seeds(messages []*Message) []int {
 		all[at] = true
 	}
 	return slices.Sorted(maps.Keys(all))
+}
+
+// inFlight is the longest time from one statement to the next that may have been sent without the
+// first one's answer.
+const inFlight = time.Millisecond
+
+// pair is two statements, one behind the other, that may have been in flight at once on two connections: by
+// the numbers of their first messages, and of the first message behind them.
+type pair struct{ one, other, end int }
+
+func pairs(messages []*Message) (all []pair) {
+	starts := []int{}
+	for i, m := range messages {
+		if m.starts {
+			starts = append(starts, i+1)
+		}
+	}
+	starts = append(starts, len(messages))
+	for n := 2; n < len(starts); n++ {
+		a, b := messages[starts[n-2]-1], messages[starts[n-1]-1]
+		if a.Connection != b.Connection && (b.at-a.at <= inFlight || a.answered > b.at) {
+			all = append(all, pair{starts[n-2], starts[n-1], starts[n]})
+		}
+	}
+	return all
+}
+
+// ends reports whether it is a statement's last message.
+func (m *Message) ends() bool {
+	return slices.Contains([]string{queries, syncs, calls, commands}, m.Kind)
 }

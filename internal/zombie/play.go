@@ -174,7 +174,7 @@ func (p *play) isGone(process *runner.Process) bool {
 
 func (p *play) endedBefore() error {
 	p.ended(p.first, &p.report.First)
-	if p.explored != nil && *p.report.First.Status == 0 {
+	if p.explored != nil && (*p.report.First.Status == 0 || p.explored.swapped) {
 		p.explored.shows = NotReached
 	}
 	return unknown("the first run was never frozen: it ended before, with status %d", *p.report.First.Status)
@@ -286,6 +286,9 @@ func (p *play) collect() {
 
 // end ends what is left of the runs. It may be called more than once.
 func (p *play) end() error {
+	if p.explored != nil { // a run that is told to end may have something to send
+		p.explored.taps[false].release()
+	}
 	var all []*runner.Process
 	for _, process := range []*runner.Process{p.first, p.second} {
 		if process != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,9 +32,42 @@ type tap struct {
 	conns    int
 	open     map[net.Conn]bool
 	backends map[uint32]*backend
-	hold     int           // the number of the message that is held back, from 1 on; 0: none
-	held     chan struct{} // closed when it has come
-	gate     chan struct{} // closed when messages may pass
+	hold     hold
+	over     bool          // the other connection's statement is awaited no longer
+	late     *Message      // is held back
+	ahead    *Message      // the last of that statement, if it has come
+	shut     bool          // all later messages are held back
+	held     chan struct{} // closed when they are
+	gate     chan struct{} // closed when what is held back may pass
+}
+
+// hold says which message is held back: by its number from 1 on, 0 for none; with a pattern, by its number among
+// those of that pattern, or, behind another connection's statement, the first of that pattern from that number on.
+type hold struct {
+	number  int
+	pattern string
+	behind  bool
+}
+
+// due reports whether the message that is held back is the last that came, or, behind a statement, may come.
+func (h hold) due(messages []*Message) bool {
+	switch {
+	case h.number == 0:
+		return false
+	case h.pattern == "" || h.behind:
+		return len(messages) >= h.number
+	}
+	return messages[len(messages)-1].pattern() == h.pattern && occurrences(messages, h.pattern) >= h.number
+}
+
+// occurrences is how many messages have a pattern.
+func occurrences(messages []*Message, pattern string) (n int) {
+	for _, m := range messages {
+		if m.pattern() == pattern {
+			n++
+		}
+	}
+	return n
 }
 
 // backend is a server process, with what cancels its statement.
@@ -45,20 +79,30 @@ type backend struct {
 func newTap(command, env, locks []string, source, copied string) (*tap, error) {
 	t := &tap{locks: locks, source: source, copied: copied, open: map[net.Conn]bool{}}
 	t.changed = sync.NewCond(&t.mu)
-	t.begin(0)
+	t.begin(hold{})
 	if err := t.lead(command, env); err != nil {
 		return nil, errors.Join(err, t.close())
 	}
 	return t, nil
 }
 
-// begin forgets what was noted. The message that is to be held back is said by its number.
-func (t *tap) begin(hold int) {
+// begin forgets what was noted.
+func (t *tap) begin(h hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.messages, t.began, t.conns, t.backends = nil, time.Now(), 0, map[uint32]*backend{}
-	t.hold, t.held, t.gate = hold, make(chan struct{}), make(chan struct{})
-	close(t.gate)
+	t.hold, t.over, t.late, t.ahead, t.shut = h, false, nil, nil, false
+	t.held, t.gate = make(chan struct{}), make(chan struct{})
+}
+
+// giveUp waits no longer for another connection's statement.
+func (t *tap) giveUp() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over = true; t.late != nil && !t.shut {
+		t.shut = true
+		close(t.held)
+	}
 }
 
 // release lets all messages pass.
@@ -69,7 +113,7 @@ func (t *tap) release() {
 }
 
 func (t *tap) openGate() {
-	t.hold = 0
+	t.hold, t.shut = hold{}, false
 	select {
 	case <-t.gate:
 	default:
@@ -119,6 +163,13 @@ func (t *tap) end(conn net.Conn) {
 	delete(t.open, conn)
 }
 
+// serves reports whether a server process serves one of its connections, or has.
+func (t *tap) serves(pid uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.backends[pid] != nil
+}
+
 // cancel cancels what backends still do for a client that has ended.
 func (t *tap) cancel(ctx context.Context, backends []uint32) {
 	for _, pid := range backends {
@@ -138,18 +189,48 @@ func (t *tap) connected() int {
 	return t.conns
 }
 
+// count is how many messages have come.
+func (t *tap) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.messages)
+}
+
 // pass notes a message, unless it is nil, and waits until it may pass.
 func (t *tap) pass(m *Message) {
 	t.mu.Lock()
+	gate, waits := t.gate, t.shut
 	if m != nil {
 		m.at = time.Since(t.began)
 		t.messages = append(t.messages, m)
-		if len(t.messages) == t.hold {
-			close(t.held)
-			t.gate = make(chan struct{})
+		if !t.shut && t.hold.due(t.messages) {
+			waits = t.holdBack(m)
+			if t.shut {
+				close(t.held)
+			}
 		}
 	}
-	gate := t.gate
 	t.mu.Unlock()
-	<-gate
+	if waits {
+		<-gate
+	}
+}
+
+// holdBack reports whether a message is the one that is held back, and shuts the tap when that has come and
+// what goes ahead of it has passed.
+func (t *tap) holdBack(m *Message) bool {
+	switch {
+	case t.late == nil && (!t.hold.behind || t.hold.pattern == m.pattern()):
+		t.late = m
+		t.shut = !t.hold.behind || t.over || t.ahead != nil && t.ahead.Connection != m.Connection
+		return true
+	case m.ends():
+		t.ahead = m
+		if t.late != nil { // it comes behind
+			at := slices.Index(t.messages, t.late)
+			t.messages = append(slices.Delete(t.messages, at, at+1), t.late)
+			t.shut = true
+		}
+	}
+	return false
 }

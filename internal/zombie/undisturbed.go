@@ -66,7 +66,7 @@ func (w *worker) reset(ctx context.Context) error {
 func (w *worker) clear(ctx context.Context) error {
 	for end := time.Now().Add(settleTime); time.Now().Before(end); {
 		left := 0
-		for _, t := range w.taps {
+		for _, t := range []*tap{w.taps[false], w.taps[true], w.commands} {
 			t.hangUp()
 			rows, err := w.conn.Query(ctx, goneSQL, slices.Collect(maps.Keys(t.backends)))
 			if err != nil {
@@ -91,9 +91,7 @@ func (w *worker) clear(ctx context.Context) error {
 
 // sh runs a command of the user's.
 func (w *worker) sh(ctx context.Context, command string) error {
-	if w.commands != nil {
-		w.commands.begin(0)
-	}
+	w.commands.begin(hold{})
 	status, _, err := w.once(ctx, []string{"sh", "-c", command}, w.Env)
 	if err == nil && status != 0 {
 		err = fmt.Errorf("%s: status %d", command, status)
@@ -126,7 +124,7 @@ func (w *worker) twoRuns(ctx context.Context) error {
 	}
 	for _, second := range []bool{false, true} {
 		t := w.taps[second]
-		t.begin(0)
+		t.begin(hold{})
 		status, took, err := w.once(ctx, t.Command, t.Env)
 		if err != nil {
 			return err
@@ -143,7 +141,7 @@ func (w *worker) twoRuns(ctx context.Context) error {
 			return err
 		}
 		if !second {
-			if err := w.endsLock(ctx, time.Now()); err != nil {
+			if _, err := w.endsLock(ctx, time.Now(), false); err != nil {
 				return err
 			}
 		}
@@ -176,7 +174,7 @@ func (x *explorer) learn(second bool, messages []*Message, status int, took time
 		return unknown("the command changes nothing in the tables")
 	default:
 		x.single = now
-		if len(x.plays) == 0 { // their moments are among these
+		if len(x.plays) == 0 && len(pairs(messages)) >= len(pairs(x.messages)) { // their moments are among these
 			x.messages = moments(messages)
 			x.report.Messages = len(x.messages)
 		}
@@ -191,9 +189,31 @@ func nameOf(second bool) string {
 	return "first"
 }
 
-func (w *worker) endsLock(ctx context.Context, frozen time.Time) error {
-	if w.EndLock != "" {
-		return w.sh(ctx, w.EndLock)
+// endsLock ends the first run's lock. If that is frozen, it gives up while the command for it waits in the
+// database for the run: two looks, since a statement may be about to end.
+func (w *worker) endsLock(ctx context.Context, since time.Time, frozen bool) (waits waiting, err error) {
+	if w.EndLock == "" {
+		return waits, pause(ctx, time.Until(since.Add(w.LockEndsAfter)))
 	}
-	return pause(ctx, time.Until(frozen.Add(w.LockEndsAfter)))
+	ending, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	ended := make(chan error, 1)
+	go func() { ended <- w.sh(ending, w.EndLock) }()
+	for sights := 0; ; {
+		select {
+		case err := <-ended:
+			return waiting{}, err
+		case <-time.After(pollPause):
+		}
+		if waits, err = w.blocked(ctx); err == nil && frozen && waits.behind(w.commands, w.taps[false]) {
+			sights++
+		} else {
+			sights = 0
+		}
+		if err != nil || sights == 2 {
+			giveUp()
+			<-ended
+			return waits, err
+		}
+	}
 }

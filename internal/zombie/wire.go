@@ -13,6 +13,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -165,6 +166,7 @@ func (w *wire) note(raw []byte) {
 	case 'Z':
 		for len(w.asked) > 0 { // answered, up to the Query or Sync
 			kind := w.asked[0].Kind
+			w.asked[0].answered = time.Since(w.began)
 			if w.asked = w.asked[1:]; kind == queries || kind == syncs || kind == calls {
 				break
 			}

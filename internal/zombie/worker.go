@@ -17,7 +17,7 @@ type worker struct {
 	*database
 	x        *explorer
 	taps     map[bool]*tap // of the first run, and, true, of the second
-	commands *tap          // of Reset and EndLock; nil without a copy
+	commands *tap          // of Reset and EndLock
 }
 
 // open makes the workers, and where there are several, a copy of the database for each.
@@ -92,12 +92,10 @@ func (x *explorer) addWorker(ctx context.Context, cfg *pgx.ConnConfig, source, c
 			return err
 		}
 	}
-	if copied != "" {
-		if w.commands, err = tapped([]string{x.Reset, x.EndLock}, nil); err != nil {
-			return err
-		}
-		w.Env, w.Reset, w.EndLock = w.commands.Env, w.commands.Command[0], w.commands.Command[1]
+	if w.commands, err = tapped([]string{x.Reset, x.EndLock}, nil); err != nil {
+		return err
 	}
+	w.Env, w.Reset, w.EndLock = w.commands.Env, w.commands.Command[0], w.commands.Command[1]
 	x.free <- w
 	return nil
 }

@@ -77,7 +77,7 @@ var jobs = []job{
 }
 
 // underLease is what runs a command with a lease and its fence.
-var underLease = []string{"{wirefence}", "lock", "nightly", "--ttl", "3s", "--wait", "30s", "--"}
+var underLease = []string{"{wirefence}", "lock", "nightly", "--ttl", "3s", "--wait", "10m", "--"}
 
 // lock is a lock under which a command runs.
 type lock struct {

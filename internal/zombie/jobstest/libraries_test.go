@@ -44,6 +44,7 @@ const (
 	fromNPM   = "testdata/node/package.json"
 	fromMaven = "../../../cmd/wirefence/testdata/locks/pom.xml"
 	fromGo    = "go.mod"
+	makeRow   = `psql -Xqd {url} -c "CREATE TABLE cron_locks (until timestamptz)" -c "INSERT INTO cron_locks VALUES (now())"`
 	freeRow   = `psql -Xqd {url} -c "UPDATE cron_locks SET until = now()"`
 )
 
@@ -60,13 +61,13 @@ var libraries = []library{
 	{name: "node-redlock, `using`", file: fromNPM, text: `"redlock"`, command: inNode("redlock"), key: "nightly", ends: flushRedis},
 	{name: "redsync, `Mutex`", file: fromGo, text: "go-redsync/redsync/v4", command: inGo("redsync"), key: "nightly", ends: flushRedis},
 	{name: "bsm/redislock, `Obtain`", file: fromGo, text: "bsm/redislock", command: inGo("redislock"), key: "nightly", ends: flushRedis},
-	{name: "ShedLock, `executeWithLock`", inside: true, file: fromMaven, text: "shedlock-provider-jdbc-template", command: []string{"java", "-cp", "{dir}:" + filepath.Join(servers.CacheDir(), "java-locks", "*"), "Shed", "{jdbc}"},
+	{name: "ShedLock, `executeWithLock`", inside: true, file: fromMaven, text: "shedlock-provider-jdbc-template", command: []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", "{dir}:" + filepath.Join(servers.CacheDir(), "java-locks", "*"), "Shed", "{jdbc}"},
 		setup: `psql -Xqd {url} -c "CREATE TABLE shedlock (name varchar(64) PRIMARY KEY, lock_until timestamp NOT NULL, locked_at timestamp NOT NULL, locked_by varchar(255) NOT NULL)" && javac -d {dir} -cp "` + filepath.Join(servers.CacheDir(), "java-locks", "*") + `" testdata/Shed.java`,
 		reset: `psql -Xqd {url} -c "TRUNCATE shedlock"`, ends: `psql -Xqd {url} -c "UPDATE shedlock SET lock_until = timezone('utc', now())"`},
 	{name: "celery-once, `QueueOnce`", file: fromPyPI, text: "celery-once==", command: inPython("celery_once"), key: "qo_nightly", ends: flushRedis},
 	{name: "APScheduler, `max_instances=1`", file: fromPyPI, text: "apscheduler==", command: inPython("apscheduler"), ends: "true"},
 	{name: "node-cron, a lock in a table", inside: true, file: fromNPM, text: `"node-cron"`, command: inNode("node-cron"),
-		setup: `psql -Xqd {url} -c "CREATE TABLE cron_locks (until timestamptz)" -c "INSERT INTO cron_locks VALUES (now())"`, reset: freeRow, ends: freeRow},
+		setup: makeRow, reset: freeRow, ends: freeRow},
 	{name: "pg-boss, `work`", inside: true, file: fromNPM, text: `"pg-boss"`, command: inNode("pg-boss"), setup: "node {dir}/libraries.mjs pg-boss setup",
 		reset: `psql -Xqd {url} -c "UPDATE pgboss.job SET state = 'created', retry_count = 0, started_on = NULL, completed_on = NULL, output = NULL, start_after = now()"`, ends: "node {dir}/libraries.mjs pg-boss supervise"},
 	{name: "BullMQ, `Worker`", file: fromNPM, text: `"bullmq"`, command: inNode("bullmq"), setup: "node {dir}/libraries.mjs bullmq setup", reset: "node {dir}/libraries.mjs bullmq setup", ends: "3s"},
@@ -196,6 +197,18 @@ func TestLibraries(t *testing.T) {
 		rows[i] = cmp.Or(rows[i], regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(l.job(t))+`.*\n`).FindString(string(known))) // not played now
 	}
 	writePage(t, "libraries", rows)
+}
+
+// node-postgres sends two queries of Promise.all at once, on two connections of a pool. No moment between
+// its messages is stale, but one with the second query ahead of the first, that of the version.
+func TestStatementsInFlight(t *testing.T) {
+	t.Parallel()
+	stack.NeedsMore(t, "node-postgres")
+	e, _ := library{command: inNode("pg-pool"), inside: true, setup: makeRow + ` -c "ALTER TABLE totals ADD version int DEFAULT 0"`,
+		reset: freeRow + ` -c "UPDATE totals SET version = 0"`, ends: freeRow}.explore(t, false)
+	if got := e.windows(); strings.Count(got, "from ") != 1 || !strings.Contains(got, ", with SELECT orders FROM totals ahead of it`") {
+		t.Error(got)
+	}
 }
 
 // effort is how many moments were played, and for how long.
