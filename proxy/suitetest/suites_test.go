@@ -154,9 +154,6 @@ func TestSuites(t *testing.T) {
 				want, _ := s.results(t, way{pooled: true})
 				s.compare(t, want, way{pooled: true, proxied: true}, nil)
 			})
-			if s.open {
-				return
-			}
 			t.Run("direct, with the schema", func(t *testing.T) { migrated, _ = s.results(t, way{migrated: true}) })
 			fenced := func(t *testing.T, w way, listed map[string]string) {
 				if n := s.compare(t, migrated, w, listed).counted(t, "wirefence_checks_total"); n < float64(cmp.Or(s.checks, s.least/2)) {

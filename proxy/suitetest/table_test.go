@@ -1,6 +1,21 @@
 package suitetest
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
+
+// xa are the tests of pgjdbc that prepare transactions.
+var xa = func() map[string]string {
+	all := map[string]string{}
+	for _, test := range strings.Fields(`AutoCommit CommitByDifferentConnection CommitUnknownXid CommittingCommittedXid
+		DatabaseRemovesPreparedBeforeCommit DatabaseRemovesPreparedBeforeRollback MappingOfConstraintViolations
+		NetworkIssueOnCommit NetworkIssueOnRollback OnePhaseCommitOfPrepared PreparingPreparedXid Recover
+		RepeatedRolledBack Rollback RollbackByDifferentConnection RollbackUnknownXid TwoPhaseCommit`) {
+		all["test.xa.XADataSourceTest test"+test] = "PREPARE TRANSACTION is refused"
+	}
+	return all
+}()
 
 // suite is somebody else's tests.
 type suite struct {
@@ -20,8 +35,27 @@ type suite struct {
 	// one they aren't run with PgBouncer.
 	pool   string
 	plain  bool // its tests speak no TLS
-	open   bool // it isn't run under a fence: what differs there isn't listed yet
 	checks int  // how many there are at least under a fence; 0 is half of least
+}
+
+// sqlalchemySetup is what SQLAlchemy's README.unittests asks for.
+var sqlalchemySetup = []string{"CREATE EXTENSION hstore", "CREATE EXTENSION citext", "CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2"}
+
+// noRanges leaves out two thirds of a driver's tests: 7,368 operators between two ranges, each a SELECT of
+// literals.
+const noRanges = "not RangeRoundTripTest"
+
+// twoPhase are the tests of SQLAlchemy that prepare transactions, by drivers of libpq.
+var twoPhase = map[string]string{
+	"dialect/postgresql/test_dialect.py::MiscBackendTest::test_autocommit_isolation_level":                     "COMMIT PREPARED is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_default_pg_dialect[commit]":                  "PREPARE TRANSACTION is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_default_pg_dialect[not_commit]":              "PREPARE TRANSACTION is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_provided_id_round_trip[commit-driverid]":     "PREPARE TRANSACTION is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_provided_id_round_trip[commit-noid]":         "PREPARE TRANSACTION is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_provided_id_round_trip[commit-withid]":       "PREPARE TRANSACTION is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_provided_id_round_trip[not_commit-driverid]": "PREPARE TRANSACTION is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_provided_id_round_trip[not_commit-noid]":     "PREPARE TRANSACTION is refused",
+	"dialect/postgresql/test_dialect.py::TwoPhaseCommitTest::test_provided_id_round_trip[not_commit-withid]":   "PREPARE TRANSACTION is refused",
 }
 
 var suites = []suite{
@@ -96,10 +130,11 @@ var suites = []suite{
 		"CREATE ROLE pass_user LOGIN PASSWORD 'password'", "CREATE ROLE scram_user LOGIN PASSWORD 'password'",
 		"SET password_encryption = 'md5'; CREATE ROLE md5_user LOGIN PASSWORD 'password'",
 	}},
-	{name: "sqlalchemy", run: sqlalchemy, open: true, least: 1000, setup: []string{
-		"CREATE EXTENSION hstore", "CREATE EXTENSION citext", "CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2",
-	}},
-	{name: "pgjdbc", run: java, open: true, least: 5000, setup: []string{
+	{name: "sqlalchemy-psycopg", run: sqlalchemy("psycopg", noRanges), least: 3416, setup: sqlalchemySetup, fenced: twoPhase},
+	{name: "sqlalchemy-psycopg2", run: sqlalchemy("psycopg2", noRanges), least: 3406, setup: sqlalchemySetup, fenced: twoPhase},
+	{name: "sqlalchemy-asyncpg", run: sqlalchemy("asyncpg", noRanges), least: 3415, setup: sqlalchemySetup},
+	{name: "sqlalchemy-ranges", run: sqlalchemy("psycopg", "RangeRoundTripTest"), least: 7368, setup: sqlalchemySetup},
+	{name: "pgjdbc", run: java, least: 6000, setup: []string{
 		"CREATE EXTENSION hstore", "CREATE EXTENSION citext", "CREATE ROLE test LOGIN PASSWORD 'test'", "ALTER DATABASE regression OWNER TO test",
-	}},
+	}, fenced: xa},
 }
