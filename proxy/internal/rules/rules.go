@@ -67,7 +67,7 @@ var All = []Rule{
 	{"check ahead of a SET with a constant of a domain", []edit{{statementGo, "st.last.kind == word && k == literal || ", ""}}},
 	{"a function call has a check of its transaction", []edit{{decideGo, "f.Checked && f.CheckedBy == by", "f.Fenced"}}},
 	{"a session that was reset carries what it is set to", []edit{{holdGo, "v == none && behindReset && s.variable.reset", "behindReset"}}},
-	{"an answer is for the message that asked", []edit{{clientGo, "if used > 0 && !s.batch.Open {", "if used > 0 && !s.batch.Open && s.exchange.by == client {"}}},
+	{"an answer is for the message that asked", []edit{{clientGo, "if used > 0 && !s.batch.Open {", "if false {"}}},
 	{"no hold counts behind a refusal", []edit{{errorsGo, "s.doubtHold() // a guard", "_ = s // a guard"}}},
 }
 

@@ -1,15 +1,16 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/wirefence/wirefence/proxy/internal/rules"
 )
 
-// A rule of the schema whose text has changed is noticed.
+// A rule whose text has changed is noticed.
 func TestRulesAreThere(t *testing.T) {
-	for _, rule := range append([]rules.Rule{rules.Text}, rules.Schema...) {
+	for _, rule := range slices.Concat(rules.All, []rules.Rule{rules.Text}, rules.Schema) {
 		t.Run(rule.Name, func(t *testing.T) { rule.TakeOut(t) })
 	}
 }
