@@ -61,7 +61,9 @@ func withSchema(t *testing.T, server *servers.Postgres) database {
 func create(t *testing.T, server *servers.Postgres, options string) database {
 	t.Helper()
 	db := database{server, fmt.Sprintf("wf_%d", databases.Add(1))}
-	stack.Exec(t, server.URL("postgres"), "CREATE DATABASE "+db.name+" "+options)
+	if err := stack.CreateBare(t.Context(), server, db.name, options); err != nil {
+		t.Fatal(err)
+	}
 	stack.DropWith(t, server, db.name)
 	return db
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -37,9 +36,7 @@ func TestApplyIsIdempotentAndSaysWhatItDoes(t *testing.T) {
 		if !slices.Contains(lines, "apply 001_resource_locks.sql") || !slices.Contains(lines, "CREATE SCHEMA wirefence AUTHORIZATION wirefence_owner") {
 			t.Errorf("reported %q", lines)
 		}
-		if lines := apply(t, conn); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
-			t.Errorf("the second time: %q", lines)
-		}
+		wantNothingToApply(t, conn)
 		if got := value[string](t, conn, "SELECT current_user::text"); got != "postgres" {
 			t.Errorf("left acting as %s", got)
 		}
@@ -66,9 +63,7 @@ func TestApplyInAnOddDatabase(t *testing.T) {
 				mustExec(t, db.admin(t), "ALTER DATABASE "+empty.name+" "+set)
 			}
 			conn := empty.admin(t)
-			if found, err := migrations.Drifts(t.Context(), conn); err != nil || len(found) > 0 {
-				t.Errorf("drifted: %+v, %v", found, err)
-			}
+			wantNoDrift(t, conn)
 			mustExec(t, conn, "UPDATE wirefence.applied_version SET version = version")
 			mustExec(t, conn, "CREATE TABLE IF NOT EXISTS public.orders (id int)")
 			mustExec(t, conn, "SELECT wirefence.seal('orders', 1, 'a'), wirefence.protect('public.orders', 'orders')")
@@ -99,14 +94,9 @@ func TestDryRunPrintsWhatMakesItSo(t *testing.T) {
 				t.Errorf("%s changed the database: %v", name, err)
 			}
 			mustExec(t, conn, sql)
-			if err := migrations.Verify(ctx, conn); err != nil {
-				t.Errorf("after the SQL of %s: %v", name, err)
-			}
+			wantInstalled(t, conn)
 			if rest, err := migrations.Pending(ctx, conn); rest != "" || err != nil {
 				t.Errorf("still pending: %q, %v", rest, err)
-			}
-			if lines := apply(t, conn); len(lines) != 1 {
-				t.Errorf("still applied: %q", lines)
 			}
 		}
 	})
@@ -151,6 +141,29 @@ func TestVerifySaysBehindAheadAndMissing(t *testing.T) {
 	})
 }
 
+// A migration doesn't let sessions wait behind it for long: as long as one holds a table, it gives up its own locks
+// and begins again.
+func TestAMigrationGivesWay(t *testing.T) {
+	t.Parallel()
+	db := create(t, suite.Server(t, 0), "")
+	if err := (migrations.Options{}.To(14)).Apply(t.Context(), db.admin(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	writer := db.admin(t)
+	mustExec(t, writer, "BEGIN; LOCK TABLE wirefence.resource_locks IN ROW EXCLUSIVE MODE")
+	var lines []string
+	if err := migrations.Apply(t.Context(), db.admin(t), func(line string) {
+		if lines = append(lines, line); strings.HasPrefix(line, "waiting for sessions") {
+			mustExec(t, writer, "COMMIT")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) < 3 || lines[0] != "apply 015_history.sql" || !strings.Contains(lines[1], "015_history.sql: ERROR: canceling statement due to lock timeout") || lines[2] != "apply 016_forget.sql" {
+		t.Errorf("%q", lines)
+	}
+}
+
 // Roles belong to the whole cluster, so this test needs a cluster of its own. An
 // unprivileged role gets the complete list of statements at once, and they are sufficient
 // on every version: the rules for roles changed in 16.
@@ -188,13 +201,9 @@ func withoutSignal(t *testing.T, db database) {
 	mustExec(t, admin, "SELECT wirefence.seal('orders', 34)")
 	mustExec(t, admin, "UPDATE wirefence.resource_locks SET preempt_after = '50 ms'")
 	holder := db.app(t)
-	mustExec(t, holder, "BEGIN")
-	mustExec(t, holder, "SELECT wirefence.check('orders=34')")
+	mustExec(t, holder, "BEGIN; SELECT wirefence.check('orders=34')")
 	err := exec(admin, "SELECT wirefence.seal('orders', 35)")
-	pgErr, ok := err.(*pgconn.PgError)
-	if !ok || pgErr.Code != "42501" || !contains(pgErr.Hint, "GRANT pg_signal_backend TO wirefence_owner") {
-		t.Errorf("got %#v", err)
-	}
+	wantSaid(t, "a takeover", err, "42501", "GRANT pg_signal_backend TO wirefence_owner")
 	apply(t, admin)
 	mustExec(t, admin, "SELECT wirefence.seal('orders', 35)")
 }

@@ -11,8 +11,10 @@ import (
 	"io/fs"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
 )
@@ -91,8 +93,9 @@ func Apply(ctx context.Context, conn *pgx.Conn, report func(line string)) error 
 
 // Apply creates the roles and the schema that are missing, and applies the pending migrations,
 // all of that in one transaction: a migration that fails or is ended leaves nothing behind. It
-// may be called again, and by several programs at once. It calls report with a line for each
-// step, before the commit; report may be nil.
+// may be called again, and by several programs at once. Where sessions hold what it changes, it starts
+// again until ctx ends. It calls report with a line for each step, before the commit, and for what it waits
+// for; report may be nil.
 //
 // Before it creates anything it probes the server, for which it opens a second connection; a
 // server that lacks behaviour that fences need gives an *UnfitError. Apply needs no superuser
@@ -128,8 +131,35 @@ func (o Options) Apply(ctx context.Context, conn *pgx.Conn, report func(line str
 		return err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	return o.applyPending(ctx, conn, report)
+	said := map[string]bool{} // each line once
+	say := func(line string) {
+		if !said[line] {
+			said[line] = true
+			report(line)
+		}
+	}
+	for {
+		err := o.applyPending(ctx, conn, say)
+		if blocked := (*pgconn.PgError)(nil); !errors.As(err, &blocked) || blocked.Code != lockNotAvailable && blocked.Code != deadlockDetected {
+			return err
+		}
+		say("waiting for sessions that hold what is to be changed: " + err.Error())
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
+
+// pause is the time between two tries of a migration, in which other sessions have the tables. A try waits for a
+// lock for less than deadlock_timeout, 1 s: sessions that come later wait behind it, and a deadlock would end one.
+const (
+	pause            = 200 * time.Millisecond
+	lockTimeoutSQL   = "SET LOCAL lock_timeout = '500ms';"
+	lockNotAvailable = "55P03"
+	deadlockDetected = "40P01"
+)
 
 // isAhead reports whether a schema is newer than this binary, so that there is nothing to
 // apply. The error says that the binary cannot work with it.
@@ -152,7 +182,7 @@ func (o Options) applyPending(ctx context.Context, conn *pgx.Conn, report func(l
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // behind a commit it does nothing
-	if _, err := tx.Exec(ctx, stayHereSQL); err != nil {
+	if _, err := tx.Exec(ctx, stayHereSQL+lockTimeoutSQL); err != nil {
 		return err
 	}
 	if err := o.prepare(ctx, tx, report); err != nil {

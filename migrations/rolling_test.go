@@ -24,6 +24,7 @@ import (
 // lastRelease builds the last release from its tag. Before there is one, it is this tree.
 func lastRelease(t *testing.T) (binary string) {
 	t.Helper()
+	stack.NeedsMore(t, "two builds of Wirefence")
 	tag, err := osexec.Command("git", "describe", "--tags", "--abbrev=0", "--match=v[0-9]*").Output()
 	if err != nil {
 		if sums, err := os.ReadFile("released.sha256"); err != nil || len(sums) > 0 {
@@ -198,7 +199,7 @@ func TestMigratingTheLastReleaseUnderLoad(t *testing.T) {
 	var done sync.WaitGroup
 	for resource, binary := range jobs {
 		done.Go(func() {
-			db.program(t, binary, "lock", resource, "--ttl=2s", "--", "sh", "-c", "while [ ! -e '"+over+"' ]; do sleep 0.1; done")
+			db.program(t, binary, "lock", resource, "--ttl=5s", "--", "sh", "-c", "while [ ! -e '"+over+"' ]; do sleep 0.1; done")
 		})
 		stack.Eventually(t, resource+" runs", func() bool {
 			return look[bool](t, db, "SELECT EXISTS (SELECT FROM wirefence.resource_locks WHERE resource_id = $1)", resource) || t.Failed()

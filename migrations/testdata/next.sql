@@ -9,7 +9,8 @@ BEGIN
 END
 $$;
 
-ALTER TABLE wirefence.resource_locks ADD COLUMN added text;
+-- In the order in which acquire takes them, or it would begin again for many grants.
 ALTER TABLE wirefence.leases ADD COLUMN added text;
+ALTER TABLE wirefence.resource_locks ADD COLUMN added text;
 CREATE VIEW wirefence.added AS SELECT resource_id, added FROM wirefence.resource_locks;
 CREATE FUNCTION wirefence.added() RETURNS integer LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$ SELECT 1 $$;
