@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
@@ -53,18 +51,10 @@ func (db database) nextToken(t *testing.T) int64 {
 func nodesMigrated(t *testing.T, n citusNodes) {
 	for i, db := range n.at {
 		admin := db.admin(t)
-		if err := migrations.Verify(t.Context(), admin); err != nil {
-			t.Error(err)
-		}
 		wantCode(t, exec(admin, "BEGIN; SELECT wirefence.propagate('off'); CREATE TABLE local (id int PRIMARY KEY, claim bigint); "+
 			"SELECT wirefence.declare_rows('local', 'local', '{id}', 'claim', 'claim > 0')"), "0A000")
 		mustExec(t, admin, "ROLLBACK")
-		for _, d := range drifts(t, admin) {
-			t.Errorf("node %d: %s: %s", i, d.Object, d.Fault)
-		}
-		if lines := apply(t, admin); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
-			t.Errorf("node %d: migrating again reports %q", i, lines)
-		}
+		wantInstalled(t, admin)
 		unfit := (*migrations.UnfitError)(nil)
 		if err := (migrations.Options{Citus: migrations.CitusCoordinator}).Apply(t.Context(), admin, nil); !errors.As(err, &unfit) {
 			t.Errorf("node %d goes back: %v", i, err)
@@ -196,10 +186,7 @@ func holdersOfNodes(t *testing.T, n citusNodes) {
 func missedByAWorker(t *testing.T, n citusNodes) {
 	last, issuer := n.at[0].lastToken(t, "orders"), n.at[0].as(t, "issuer")
 	n.cluster.Links[1].Cut()
-	refused := (*pgconn.PgError)(nil)
-	if err := exec(issuer, "SELECT wirefence.seal('orders', $1, 'worker-b')", last+10); !errors.As(err, &refused) || refused.Code != "55P03" || !contains(refused.Hint, "all workers answer") {
-		t.Errorf("sealing without a worker: %v", err)
-	}
+	wantSaid(t, "sealing without a worker", exec(issuer, "SELECT wirefence.seal('orders', $1, 'worker-b')", last+10), "55P03", "all workers answer")
 	n.cluster.Links[1].Restore()
 	if is := n.at[0].lastToken(t, "orders"); is != last {
 		t.Errorf("the coordinator has token %d", is)
@@ -251,10 +238,7 @@ func comingNode(t *testing.T, n citusNodes) {
 	mustExec(t, database{third, "postgres"}.admin(t), "CREATE DATABASE "+node.name)
 	mustExec(t, node.admin(t), "CREATE EXTENSION citus")
 	mustExec(t, admin, "SELECT citus_add_node('127.0.0.1', $1)", third.Port)
-	refused := (*pgconn.PgError)(nil)
-	if err := exec(issuer, "SELECT wirefence.seal('orders', $1, 'worker-b')", last+1); !errors.As(err, &refused) || refused.Code != "55P03" || !contains(refused.Hint, "wirefence migrate --citus nodes") {
-		t.Errorf("sealing with a node that has no schema: %v", err)
-	}
+	wantSaid(t, "sealing with a node that has no schema", exec(issuer, "SELECT wirefence.seal('orders', $1, 'worker-b')", last+1), "55P03", "wirefence migrate --citus nodes")
 	unready := "SELECT coalesce(wirefence.unready_workers(), '')"
 	if got := value[string](t, issuer, unready); !contains(got, fmt.Sprint("Worker 127.0.0.1:", third.Port)) || !contains(got, `schema "wirefence" does not exist`) {
 		t.Errorf("with a node that has no schema: %q", got)

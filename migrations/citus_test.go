@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -45,15 +44,7 @@ func TestOnCitus(t *testing.T) {
 
 func schemaStays(t *testing.T, c *servers.Citus, db database) {
 	admin := db.admin(t)
-	if err := migrations.Verify(t.Context(), admin); err != nil {
-		t.Error(err)
-	}
-	if lines := apply(t, admin); len(lines) != 1 || !contains(lines[0], "nothing to apply") {
-		t.Errorf("migrating again reports %q", lines)
-	}
-	for _, d := range drifts(t, admin) {
-		t.Errorf("%s: %s", d.Object, d.Fault)
-	}
+	wantInstalled(t, admin)
 	for _, node := range c.Workers {
 		worker := database{node, db.name}
 		if n := look[int](t, worker, "SELECT count(*) FROM pg_namespace WHERE nspname = 'wirefence'"); n != 0 {
@@ -70,9 +61,7 @@ func schemaStays(t *testing.T, c *servers.Citus, db database) {
 		t.Fatal(err)
 	}
 	mustExec(t, bare.Admin, script)
-	for _, d := range drifts(t, bare.Admin) {
-		t.Errorf("by the script, %s: %s", d.Object, d.Fault)
-	}
+	wantNoDrift(t, bare.Admin)
 }
 
 // Local tables are guarded as elsewhere; others are refused with a reason.
@@ -93,10 +82,7 @@ func guardsAndRows(t *testing.T, _ *servers.Citus, db database) {
 	}
 	mustExec(t, owner, "SELECT wirefence.unprotect('local'), wirefence.drop_rows('job'); DELETE FROM local")
 	for _, table := range []string{"sharded", "copied", "managed"} {
-		refused := (*pgconn.PgError)(nil)
-		if err := exec(admin, "SELECT wirefence.protect('"+table+"', 'orders')"); !errors.As(err, &refused) || refused.Code != "0A000" || refused.Hint == "" {
-			t.Errorf("%s is guarded: %v", table, err)
-		}
+		wantSaid(t, table, exec(admin, "SELECT wirefence.protect('"+table+"', 'orders')"), "0A000", "Citus")
 		wantCode(t, exec(admin, "SELECT wirefence.declare_rows('job', '"+table+"', '{id}', 'id::bigint', 'id > 0')"), "42809")
 	}
 }
@@ -191,16 +177,11 @@ func unsettledCommit(t *testing.T, c *servers.Citus, db database) {
 	if prepared() == 0 {
 		t.Fatal("the worker has no prepared transaction")
 	}
-	refused := (*pgconn.PgError)(nil)
-	if err := exec(issuer, "SELECT wirefence.seal('orders', 45, 'worker-b')"); !errors.As(err, &refused) || refused.Code != "55P03" || !contains(refused.Hint, "all nodes answer") {
-		t.Errorf("sealing while the worker is away: %v", err)
-	}
+	wantSaid(t, "sealing while the worker is away", exec(issuer, "SELECT wirefence.seal('orders', 45, 'worker-b')"), "55P03", "all nodes answer")
 	// Without its superuser no grant counts either.
 	c.Links[0].Restore()
 	mustExec(t, admin, "ALTER FUNCTION wirefence.recover_citus(integer[],boolean) OWNER TO wirefence_owner")
-	if err := exec(issuer, "SELECT wirefence.seal('orders', 45, 'worker-b')"); !errors.As(err, &refused) || refused.Code != "55P03" || !contains(refused.Hint, "superuser") {
-		t.Errorf("sealing without the right: %v", err)
-	}
+	wantSaid(t, "sealing without the right", exec(issuer, "SELECT wirefence.seal('orders', 45, 'worker-b')"), "55P03", "superuser")
 	apply(t, db.admin(t))
 	if !value[bool](t, issuer, "SELECT wirefence.seal('orders', 45, 'worker-b')") {
 		t.Error("the token was not sealed")

@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"regexp"
@@ -12,7 +11,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // exempt are the functions that may break a rule of P1, and why.
@@ -164,9 +164,11 @@ func TestNothingForeignRunsAsTheOwner(t *testing.T) {
 
 // traps makes, in a schema ahead of pg_catalog, an operator, a function, a type and a view for
 // most of those that the functions of the schema use. Each reports the role with whose rights it
-// runs, and then does what the original does. INFO comes through whatever client_min_messages is.
+// runs, and then does what the original does; tables that could take the place of the schema's are
+// empty. INFO comes through whatever client_min_messages is.
 const traps = `
 	CREATE SCHEMA evil; GRANT ALL ON SCHEMA evil TO PUBLIC;
+	CREATE TABLE evil.resource_locks (LIKE wirefence.resource_locks); CREATE TABLE evil.guards (LIKE wirefence.guards); GRANT ALL ON ALL TABLES IN SCHEMA evil TO PUBLIC;
 	CREATE FUNCTION evil.trap(what pg_catalog.text) RETURNS pg_catalog.bool LANGUAGE plpgsql AS $$ BEGIN RAISE INFO 'trap % as %', what, current_user; RETURN true; END $$;
 	DO $do$
 	DECLARE
@@ -201,8 +203,8 @@ const traps = `
 	END
 	$do$;`
 
-// Whatever search_path and settings its caller has, no function that everybody may call, and no
-// guard, runs foreign code with the rights of another role.
+// Whatever search_path and settings its caller has, no function that everybody or an issuer may call,
+// and no guard, runs foreign code with the rights of another role, and verdicts are the same.
 func TestNoTrapRunsAsAnotherRole(t *testing.T) {
 	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
 		admin := db.admin(t)
@@ -215,12 +217,12 @@ func TestNoTrapRunsAsAnotherRole(t *testing.T) {
 		mustExec(t, admin, "SET wirefence.token = 'orders=34,line:a=1,job(9)=90'; INSERT INTO public.lines VALUES (1, 1, 'a'); INSERT INTO public.parts VALUES (1); INSERT INTO public.works VALUES (9)")
 		mustExec(t, admin, traps)
 		callable := column[string](t, admin, `SELECT format('wirefence.%I(%s)', p.proname, (SELECT string_agg(a.type::regtype::text, ';' ORDER BY a.at) FROM unnest(p.proargtypes) WITH ORDINALITY AS a(type, at)))
-			FROM pg_proc AS p WHERE p.pronamespace = 'wirefence'::regnamespace AND p.prorettype <> 'trigger'::regtype AND has_function_privilege('app', p.oid, 'EXECUTE') ORDER BY 1`)
+			FROM pg_proc AS p WHERE p.pronamespace = 'wirefence'::regnamespace AND p.prorettype <> 'trigger'::regtype AND has_function_privilege('issuer', p.oid, 'EXECUTE') ORDER BY 1`)
 		// A value of each type, as a plausible call has it.
 		values := map[string][]string{
 			"text": {"NULL", "'orders=34'", "'job(1)=10'", "'job(1)=10,job(2)=20,orders=34'", "'job'", "'WF001'", "'group'", "'same'", "'line:{tenant}'", "'note'"}, "boolean": {"false", "true"},
 			"integer": {"1"}, "bigint": {"10"}, "interval": {"'1 s'"}, "name": {"'app'"}, "regclass": {"'q.job'", "'q.orders'"}, "text[]": {"'{id}'", "'{job(1)}'", "NULL"}, "bigint[]": {"'{10}'"},
-			"jsonb": {"'{}'"}, "anyelement": {"1::pg_catalog.int4"}, "oid": {"1"}, "timestamp without time zone": {"'2026-01-01'"},
+			"jsonb": {"'{}'"}, "anyelement": {"1::pg_catalog.int4"}, "oid": {"1"}, "timestamp without time zone": {"'2026-01-01'"}, "timestamp with time zone": {"'2026-01-01'"},
 		}
 		statements := []string{
 			"SET LOCAL wirefence.token = 'job(1)=10'; INSERT INTO q.results VALUES (1)", "SET LOCAL wirefence.token = 'job(1)=11'; INSERT INTO q.results VALUES (1)", "INSERT INTO q.results VALUES (1)",
@@ -231,6 +233,15 @@ func TestNoTrapRunsAsAnotherRole(t *testing.T) {
 			"SELECT wirefence.protect('q.orders', 'line:{note}'); SELECT wirefence.unprotect('q.orders')", "SELECT wirefence.check('job(77)=1')", "SELECT wirefence.check('none(77)=1')",
 			"SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; SELECT wirefence.check('job(1)=11'); ", "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT wirefence.check('job(1)=11')",
 		}
+		verdicts := map[string]map[string]string{"app": {
+			"SELECT wirefence.check('orders=34')": "", "SELECT wirefence.check('orders=33')": "WF001", "SELECT wirefence.check('orders=35')": "WF003",
+			"SELECT wirefence.check('job(1)=10')": "", "SELECT wirefence.check('job(1)=11')": "WF001",
+			"SET LOCAL wirefence.token = 'orders=34'; UPDATE q.orders SET note = 'b'": "", "SET LOCAL wirefence.token = 'orders=33'; UPDATE q.orders SET note = 'b'": "WF001", "UPDATE q.orders SET note = 'b'": "WF002",
+		}, "issuer": {
+			"SELECT wirefence.seal('orders', 35, 'me', 'etcd'), wirefence.declare_resource('declared', 'why', source => 'etcd', advance => 'use'), wirefence.revoke('orders')": "",
+			"SELECT wirefence.set_resource('orders', 'why', source => 'redis', reuse => 'once', preempt_after => '1 s', last_token => 7)":                                      "", "SELECT * FROM wirefence.status()": "",
+			"SELECT wirefence.acquire('leased', 'me', '1 min', 'g'), wirefence.acquire('leased', 'rival', '1 min'); SELECT wirefence.renew('leased', 'g', '1 min'), wirefence.release('leased', 'g')": "",
+		}}
 		for _, f := range callable {
 			name, types, _ := strings.Cut(strings.TrimSuffix(f, ")"), "(")
 			for round := range 10 {
@@ -249,46 +260,41 @@ func TestNoTrapRunsAsAnotherRole(t *testing.T) {
 				}
 			}
 		}
-		var ran []string
-		config, err := pgx.ParseConfig(db.URLFor("app", db.name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
-			if strings.HasPrefix(n.Message, "trap ") {
-				ran = append(ran, n.Message)
-			}
-		}
-		conn, err := pgx.ConnectConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close(context.Background()) }()
 		states := map[string]int{}
-		for _, path := range []string{"evil, pg_catalog, public, q", "pg_temp, evil, pg_catalog, wirefence"} {
-			mustExec(t, conn, "DISCARD ALL")
-			mustExec(t, conn, `SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Tokyo'; SET intervalstyle = 'sql_standard'; SET bytea_output = 'escape'; SET quote_all_identifiers = on;
-				SET standard_conforming_strings = off; SET escape_string_warning = off; SET backslash_quote = on; SET transform_null_equals = on; SET array_nulls = off; SET client_min_messages = error;
-				SET check_function_bodies = off; SET extra_float_digits = -15; SET plan_cache_mode = force_generic_plan; SET statement_timeout = '20s'; SET search_path = `+path)
-			ran = nil
-			for _, sql := range statements {
-				before := len(ran)
-				err := exec(conn, "BEGIN; "+sql)
-				states[code(err)]++
-				if err := exec(conn, "ROLLBACK"); err != nil {
-					t.Fatalf("%s: %v", sql, err)
-				}
-				for _, trap := range ran[before:] {
-					if !strings.HasSuffix(trap, " as app") {
-						t.Errorf("%s: under %s: %s", sql, path, trap)
+		for _, role := range []string{"app", "issuer"} {
+			conn, notices := db.noticing(t, role)
+			for _, path := range []string{"evil, pg_catalog, public, q", "pg_temp, evil, pg_catalog, wirefence"} {
+				mustExec(t, conn, "DISCARD ALL")
+				mustExec(t, conn, `SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Tokyo'; SET intervalstyle = 'sql_standard'; SET bytea_output = 'escape'; SET quote_all_identifiers = on;
+					SET standard_conforming_strings = off; SET escape_string_warning = off; SET backslash_quote = on; SET transform_null_equals = on; SET array_nulls = off; SET client_min_messages = error;
+					SET check_function_bodies = off; SET extra_float_digits = -15; SET plan_cache_mode = force_generic_plan; SET statement_timeout = '20s'; SET search_path = `+path)
+				for _, sql := range slices.AppendSeq(slices.Clip(statements), maps.Keys(verdicts[role])) {
+					*notices = nil
+					err := exec(conn, "BEGIN; "+sql)
+					if want, has := verdicts[role][sql]; has {
+						stack.WantState(t, err, want, role, path, sql)
+					}
+					states[code(err)]++
+					if err := exec(conn, "ROLLBACK"); err != nil {
+						t.Fatalf("%s: %v", sql, err)
+					}
+					for _, trap := range *notices {
+						if strings.HasPrefix(trap.Message, "trap ") && !strings.HasSuffix(trap.Message, " as "+role) {
+							t.Errorf("%s: as %s under %s: %s", sql, role, path, trap.Message)
+						}
 					}
 				}
-			}
-			if mustExec(t, conn, "SELECT 'a'::pg_catalog.text = 'b'::pg_catalog.text, 1 < 2"); len(ran) == 0 {
-				t.Error("no trap works")
+				*notices = nil
+				if mustExec(t, conn, "SELECT 'a'::pg_catalog.text = 'b'::pg_catalog.text, 1 < 2"); len(*notices) == 0 {
+					t.Error("no trap works")
+				}
 			}
 		}
-		if states[""] < 100 {
+		// Nor is the client taken in that compares the schema.
+		hostileClient := db.admin(t)
+		mustExec(t, hostileClient, "SET search_path = evil, pg_catalog, wirefence")
+		wantNoDrift(t, hostileClient)
+		if states[""] < 1000 {
 			t.Errorf("of all calls only %d succeed: %v", states[""], slices.Sorted(maps.Keys(states)))
 		}
 	})
@@ -344,6 +350,9 @@ func TestACheckRacesWithTheTablesOwner(t *testing.T) {
 						_ = exec(other, "ROLLBACK; DROP TABLE IF EXISTS wirefence_rows")
 					}
 				})
+			}
+			if testing.Short() {
+				round.tries /= 5
 			}
 			for i := range round.tries {
 				err := exec(app, []string{"SELECT wirefence.check('job(1)=10')", "SELECT wirefence.check('job(1)=10,job(2)=20')", "SELECT wirefence.check('job(1)=11')"}[i%3])

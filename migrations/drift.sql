@@ -6,7 +6,7 @@ WITH schema AS (
     SELECT p.*, 'function wirefence.' || CASE WHEN p.proname ~ '^[a-z_][a-z0-9_]*$' THEN p.proname::text ELSE quote_ident(p.proname) END
                || '(' || array_to_string(ARRAY(SELECT format_type(a.type, NULL) FROM unnest(p.proargtypes) AS a(type)), ', ') || ')' AS object
     FROM pg_proc AS p JOIN schema ON schema.oid = p.pronamespace
-    WHERE p.proname !~ '^row_(judge|claim)_' -- those of the declared classes
+    WHERE p.proname !~ '^row_(judge|claim|until|follow)_' -- those of the declared classes
 ), relations AS (
     SELECT c.*, format('table wirefence.%I', c.relname) AS object
     FROM pg_class AS c JOIN schema ON schema.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')

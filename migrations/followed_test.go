@@ -29,7 +29,7 @@ type follower struct {
 
 func newFollower(t *testing.T, db database) *follower {
 	t.Helper()
-	conn, notices := db.noticing(t)
+	conn, notices := db.noticing(t, "app")
 	return &follower{conn, notices}
 }
 

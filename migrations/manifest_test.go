@@ -101,9 +101,7 @@ func TestDefinitionsAreTheMigrations(t *testing.T) {
 				}
 			}
 		}
-		for _, d := range drifts(t, admin) {
-			t.Errorf("%s: %s", d.Object, d.Fault)
-		}
+		wantNoDrift(t, admin)
 	})
 }
 
@@ -126,7 +124,7 @@ This page is for developers who call Wirefence from SQL: to check or hold a fenc
 proxy, to take leases, or to read tokens, handoffs and policies. The comments of the functions
 in the database say the same: ` + "`\\df+ wirefence.check`" + ` in psql.
 
-Refusals are errors of [class ` + "`WF`" + `](errors.md). A value that is out of range gets
+Refusals are errors of [class ` + "`WF`" + `](../troubleshooting.md). A value that is out of range gets
 ` + "`22023`" + `. Functions that aren't listed here are the schema's own and may change.
 `
 

@@ -18,20 +18,12 @@ func TestDeclareAndSet(t *testing.T) {
 			{"declare_resource('', 'why')", "22023"},
 			{"declare_resource(repeat('x', 256), 'why')", "22023"},
 			{"declare_resource(NULL, 'why')", "22023"},
-			{"declare_resource('s', NULL)", "22023"},
-			{"declare_resource('s', ' ')", "22023"},
 			{"declare_resource('s', repeat('x', 1001))", "22023"},
 			{"declare_resource('s', 'why', source => 'Etcd')", "WF004"},
 			{"declare_resource('s', 'why', source => '')", "WF004"},
-			{"declare_resource('s', 'why', advance => 'never')", "22023"},
-			{"declare_resource('s', 'why', reuse => 'never')", "22023"},
-			{"declare_resource('s', 'why', preempt_after => '-1 s')", "22023"},
 			{"declare_resource('s', 'why', preempt_after => 'soon')", "22007"},
 			{"declare_resource('s', 'why', must_name_source => true)", "22023"},
-			{"set_resource('s', 'why', source => 'etcd')", "WF008"},
-			{"set_resource('r', 'why')", "22023"},
 			{"set_resource('r', '', source => 'etcd')", "22023"},
-			{"set_resource('r', 'why', last_token => -1)", "22023"},
 			{"set_resource('r', 'back to normal', reuse => 'allow', preempt_after => 'never', must_name_source => true)", ""},
 		} {
 			wantCode(t, exec(issuer, "SELECT wirefence."+c.call), c.state)
@@ -165,8 +157,7 @@ func TestSetResourceBesideAFirstUse(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		app, issuer := db.app(t), db.as(t, "issuer")
 		mustExec(t, app, "SELECT wirefence.check('orders=34')")
-		mustExec(t, app, "BEGIN")
-		mustExec(t, app, "SELECT wirefence.check('orders=35@etcd')")
+		mustExec(t, app, "BEGIN; SELECT wirefence.check('orders=35@etcd')")
 		changing := db.start(t, issuer, "SELECT wirefence.set_resource('orders', 'why', source => 'zk')")
 		mustExec(t, app, "COMMIT")
 		wantCode(t, <-changing, "40001")
@@ -181,8 +172,7 @@ func TestOperatorsAreTold(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		issuer := db.as(t, "issuer")
 		mustExec(t, issuer, "SELECT wirefence.seal('orders', 33, 'a/1')")
-		mustExec(t, issuer, "BEGIN")
-		mustExec(t, issuer, "SET LOCAL application_name = 'wirefence-api/alice'")
+		mustExec(t, issuer, "BEGIN; SET LOCAL application_name = 'wirefence-api/alice'")
 		mustExec(t, issuer, "SELECT wirefence.declare_resource('jobs', 'a new service')")
 		mustExec(t, issuer, "SELECT set_config('wirefence.reason', 'it is stuck', true), wirefence.revoke('orders')")
 		mustExec(t, issuer, "COMMIT")

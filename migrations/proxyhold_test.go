@@ -3,7 +3,6 @@ package migrations_test
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -187,10 +186,10 @@ func TestAHoldWhoseRowIsSupersededAheadOfItsLock(t *testing.T) {
 	})
 }
 
-// noticing connects as app and keeps the notices of the server.
-func (db database) noticing(t *testing.T) (*pgx.Conn, *[]*pgconn.Notice) {
+// noticing connects as a role and keeps the notices of the server.
+func (db database) noticing(t *testing.T, role string) (*pgx.Conn, *[]*pgconn.Notice) {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(db.URLFor(url.PathEscape("app"), db.name))
+	cfg, err := pgx.ParseConfig(db.URLFor(role, db.name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +209,7 @@ func TestEachPartyReleasesItsOwnHold(t *testing.T) {
 	onEach(t, func(t *testing.T, db database) {
 		db.seal(t, "orders", 34)
 		db.seal(t, "lines", 34)
-		app, notices := db.noticing(t)
+		app, notices := db.noticing(t, "app")
 		watching := db.admin(t)
 		mustExec(t, app, `SELECT pg_advisory_lock_shared(1), pg_advisory_lock_shared(1), pg_advisory_lock_shared(-5), pg_advisory_lock(2), pg_advisory_lock_shared(3, 4),
 			pg_advisory_lock(5, 6), pg_advisory_lock(0, 7), pg_advisory_lock(7), pg_advisory_lock_shared(0, 8)`)

@@ -75,6 +75,8 @@ func TestRowsJudgeClaims(t *testing.T) {
 		{"SELECT wirefence.check('job(2)=20,orders=34,job(1)=10'); DELETE FROM q.job; SELECT wirefence.check('job(2)=20,orders=34,job(1)=10'), wirefence.check('job(1)=10,job(2)=20')", ""},
 		{"SELECT wirefence.check('job(2)=20,job(1)=10'); SAVEPOINT s; SELECT wirefence.check('job(2)=20,job(1)=10,job(3)=30'); ROLLBACK TO s; DELETE FROM q.job; SELECT wirefence.check('job(2)=20,job(1)=10,job(3)=30')", "WF001"},
 		// A check that was made READ ONLY locks nothing.
+		{"SET TRANSACTION READ ONLY; SELECT wirefence.check('job(1)=10')", ""},
+		{"SET TRANSACTION READ ONLY; SELECT wirefence.check('job(1)=11')", "WF001"},
 		{"SAVEPOINT s; SET TRANSACTION READ ONLY; SELECT wirefence.check('job(1)=10'); RELEASE s; DELETE FROM q.job WHERE id = 1; SELECT wirefence.check('job(1)=10')", "WF001"},
 	}
 	onQueue(t, func(t *testing.T, db database, _ *pgx.Conn) {
@@ -192,22 +194,6 @@ func TestACheckMeetsATake(t *testing.T) {
 		second := code(exec(other, "UPDATE q.job SET state = 'completed' WHERE id = 1"))
 		if first := code(<-done); first != "40P01" && second != "40P01" {
 			t.Errorf("a deadlock ends with %q and %q", first, second)
-		}
-	})
-}
-
-func TestClaimsInReadOnlyTransactions(t *testing.T) {
-	onQueue(t, func(t *testing.T, _ database, app *pgx.Conn) {
-		for _, isolation := range isolations {
-			fits, stale := "", "WF001"
-			if isolation != "READ COMMITTED" {
-				fits, stale = "WF006", "WF006"
-			}
-			for fence, state := range map[string]string{"job(1)=10": fits, "job(1)=11": stale} {
-				if got := transaction(t, app, isolation+" READ ONLY", "SELECT wirefence.check('"+fence+"')"); got != state {
-					t.Errorf("%s READ ONLY: %s: got %q, want %q", isolation, fence, got, state)
-				}
-			}
 		}
 	})
 }
@@ -599,11 +585,9 @@ func TestShadowGuardsOfRows(t *testing.T) {
 
 // A standby judges rows, of which it has the state of some moment: what doesn't fit may only be
 // late. A resource's token it can't judge.
-func TestClaimsOnAStandby(t *testing.T) {
-	onOwn(t, func(t *testing.T, primary database) {
-		mustExec(t, primary.admin(t), queue)
-		standby := primary.standby(t)
-		standby.fallBehind(t, primary)
+func claimsOnStandby(t *testing.T, primary database) promotion {
+	mustExec(t, primary.admin(t), queue)
+	return promotion{missed: func(t *testing.T, standby database) {
 		mustExec(t, primary.app(t), take)
 		app := standby.app(t)
 		for fence, state := range map[string]string{"job(1)=10": "", "job(1)=11": "40001", "job(77)=1": "40001", "none(1)=1": "WF008", "job(01)=10": "WF004", "job(1)=10,orders=1": ""} {
@@ -616,7 +600,7 @@ func TestClaimsOnAStandby(t *testing.T) {
 		wantCode(t, exec(app, holdSQL, "job(1)=10"), "WF006")
 		mustExec(t, app, "SET default_transaction_isolation = 'repeatable read'")
 		wantCode(t, exec(app, "SELECT wirefence.check('job(1)=10')"), "WF006")
-	})
+	}}
 }
 
 // Without a proxy, the history has the refusals of a class, not of its rows.

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // source returns the source of a resource's tokens, "" if it is unknown.
@@ -60,11 +58,8 @@ func TestASealOfAnotherSourceIsRefused(t *testing.T) {
 			wantCode(t, exec(issuer, c.sql), c.state)
 		}
 		err := exec(issuer, "SELECT wirefence.seal('redis', 35, 'w', 'etcd')")
-		pgErr, ok := err.(*pgconn.PgError)
-		if !ok || pgErr.Message != `unknown fencing token for resource "redis": it comes from "etcd", not from "redis"` ||
-			!strings.Contains(pgErr.Hint, "wirefence resource set NAME --source etcd --reason WHY") {
-			t.Errorf("got %#v", err)
-		}
+		wantSaid(t, "a seal", err, "WF003", `unknown fencing token for resource "redis": it comes from "etcd", not from "redis"`)
+		wantSaid(t, "a seal", err, "WF003", "wirefence resource set NAME --source etcd --reason WHY")
 		if n := value[int](t, issuer, "SELECT count(*) FROM wirefence.leases"); n != 0 {
 			t.Errorf("a refused acquire left %d leases", n)
 		}

@@ -10,8 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/wirefence/wirefence/fence"
-	"github.com/wirefence/wirefence/internal/servers"
-	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -90,9 +88,7 @@ func TestAServerThatDoesNotTellItsTimeline(t *testing.T) {
 		if err := trust.Apply(t.Context(), admin, nil); err != nil {
 			t.Fatal(err)
 		}
-		if drifts, err := migrations.Drifts(t.Context(), admin); err != nil || len(drifts) > 0 {
-			t.Errorf("drifted: %+v, %v", drifts, err)
-		}
+		wantNoDrift(t, admin)
 
 		bare.seal(t, "orders", 33)
 		wantCurrent(t, bare, "orders=33")
@@ -190,9 +186,8 @@ func TestTheScriptOnAServerThatDoesNotTellItsTimeline(t *testing.T) {
 }
 
 // A standby refuses the schema with an error that says so.
-func TestMigratingAStandby(t *testing.T) {
-	t.Parallel()
-	primary := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
-	standby := database{primary, "postgres"}.standby(t)
-	wantUnfit(t, standby.admin(t), migrations.Options{}, "it is a standby", "target_session_attrs=read-write")
+func migratingStandby(*testing.T, database) promotion {
+	return promotion{missed: func(t *testing.T, standby database) {
+		wantUnfit(t, database{standby.Postgres, "postgres"}.admin(t), migrations.Options{}, "it is a standby", "target_session_attrs=read-write")
+	}}
 }

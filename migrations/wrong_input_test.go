@@ -130,12 +130,13 @@ func TestWrongInputForGuards(t *testing.T) {
 		app, admin := guarded(t, db), db.admin(t)
 		mustExec(t, admin, `CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; GRANT USAGE ON FOREIGN SERVER s TO app;
 			CREATE TABLE public.mixed (id int) PARTITION BY RANGE (id); CREATE TABLE public.mixed_low PARTITION OF public.mixed FOR VALUES FROM (0) TO (9);
-			ALTER TABLE public.mixed OWNER TO app`)
+			ALTER TABLE public.mixed OWNER TO app; CREATE TABLE public.others (id int)`)
 		mustExec(t, app, `CREATE FOREIGN TABLE far (id int) SERVER s;
 			CREATE TABLE mostly (id int) PARTITION BY RANGE (id);
 			CREATE TABLE mostly_low PARTITION OF mostly FOR VALUES FROM (0) TO (9);
 			CREATE FOREIGN TABLE mostly_far PARTITION OF mostly FOR VALUES FROM (9) TO (99) SERVER s;
-			CREATE MATERIALIZED VIEW kept AS SELECT * FROM free; CREATE SEQUENCE numbers; CREATE TEMP TABLE passing (id int)`)
+			CREATE MATERIALIZED VIEW kept AS SELECT * FROM free; CREATE SEQUENCE numbers; CREATE TEMP TABLE passing (id int);
+			CREATE TABLE odd (at timestamptz, price numeric, name char(4))`)
 		calls := []wrong{
 			{"protect(NULL, NULL)", "22023", "It is null"},
 			{"protect(0, 'x')", "42P01", "does not exist"},
@@ -153,6 +154,27 @@ func TestWrongInputForGuards(t *testing.T) {
 			{"protect('free', '{ID}')", "42703", "The table has id"},
 			{"protect('free', '{id')", "22023", "double each brace"},
 			{"protect('free', repeat('é', 128))", "22023", "It has 256 bytes"},
+			{"protect('nowhere', 'x')", "42P01", "nowhere"},
+			{"protect(NULL, 'x')", "22004", "the table to protect is null"},
+			{"protect('free', '')", "22023", "It has 0 bytes"},
+			{"protect('free', repeat('x', 256))", "22023", "It has 256 bytes"},
+			{"protect('free', 'a{b')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a}')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a{}')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a{b{c}}')", "22023", "has unbalanced braces"},
+			{"protect('free', 'a:{id}{id}')", "22023", "has adjacent columns"},
+			{"protect('free', 'a:{tenant}')", "42703", "has no column \"tenant\""},
+			{"protect('odd', 'a:{at}')", "42804", "can't be part of a resource's name"},
+			{"protect('odd', 'a:{price}')", "42804", "can't be part of a resource's name"},
+			{"protect('odd', 'a:{name}')", "42804", "can't be part of a resource's name"},
+			{"protect('seen', 'x')", "42809", "cannot guard "},
+			{"protect('pg_catalog.pg_class', 'x')", "42809", "cannot guard "},
+			{"protect('wirefence.resource_locks', 'x')", "42809", "cannot guard "},
+			{"protect('others', 'x')", "42501", "Connect as postgres"},
+			{"protect('orders', 'other')", "42710", "already guarded for resource \"orders\""},
+			{"protect('parts_low', 'other')", "42710", "already guarded"},
+			{"unprotect('free')", "42704", "is not guarded"},
+			{"unprotect(NULL)", "42704", "is null"},
 			{"unprotect('nowhere')", "42P01", "nowhere"},
 			{"unprotect(0)", "42704", "is not guarded"},
 			{"unprotect('parts_low')", "42809", "guarded as a partition"},
