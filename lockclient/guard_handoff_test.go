@@ -38,11 +38,12 @@ func (g *guarded) succeed(t *testing.T) <-chan error {
 func (g *guarded) awaitWaiter(t *testing.T) {
 	t.Helper()
 	const waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND mode = 'ExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
-	for waits := false; !waits; {
+	stack.Eventually(t, "a seal waits", func() (waits bool) {
 		if err := g.admin.QueryRow(t.Context(), waiting).Scan(&waits); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return waits
+	})
 }
 
 func TestAHandoffWaitsForTheEffect(t *testing.T) {

@@ -105,10 +105,7 @@ func (g *guarded) client(t *testing.T) *lockclient.Client {
 // preemptAfter sets how long a successor waits.
 func (g *guarded) preemptAfter(t *testing.T, interval string) {
 	t.Helper()
-	_, err := g.admin.Exec(t.Context(), "UPDATE wirefence.resource_locks SET preempt_after = $1::text::interval WHERE resource_id = 'orders'", interval)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stack.MustExec(t, g.admin, "UPDATE wirefence.resource_locks SET preempt_after = $1::text::interval WHERE resource_id = 'orders'", interval)
 }
 
 // wantAllBack waits until every connection of the pool can be taken.

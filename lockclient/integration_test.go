@@ -17,6 +17,7 @@ import (
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/migrations"
 )
 
@@ -27,15 +28,10 @@ func startRedis(t testing.TB) *servers.Redis {
 
 func redisStore(t testing.TB, server *servers.Redis) *redis.Store {
 	t.Helper()
-	store, err := redis.Open(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = store.Close() })
-	return store
+	return storetest.Open(t, redis.Open, server.URL())
 }
 
-var suite = stack.Suite{Check: func() error { return goleak.Find() }}
+var suite = stack.Suite{Parallel: 4, Check: func() error { return goleak.Find() }}
 
 // startPostgres creates a database with the schema, and returns its connection string and
 // a connection.

@@ -106,9 +106,7 @@ func TestRenewalKeepsALease(t *testing.T) {
 			t.Errorf("%v remain", left)
 		}
 		for range 2 {
-			if err := lease.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
+			release(t, lease)
 		}
 		wantEnd(t, lease, lockclient.ErrReleased)
 		if store.holder("orders") != "" || lease.Remaining() != 0 {
@@ -228,9 +226,7 @@ func TestALostLeaseEndsAtTheNextRenewal(t *testing.T) {
 		if lease.Remaining() != 0 {
 			t.Errorf("%v remain", lease.Remaining())
 		}
-		if err := lease.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		release(t, lease)
 		if store.holder("orders") != rival.Holder() {
 			t.Errorf("held by %q", store.holder("orders"))
 		}
@@ -271,9 +267,7 @@ func TestASuspendedMachine(t *testing.T) {
 		if lease.Remaining() != 0 {
 			t.Errorf("%v remain", lease.Remaining())
 		}
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		release(t, lease)
 		lease = acquire(t, client)
 		synctest.Wait()
 		asleep.Add(int64(ttl))
@@ -350,9 +344,7 @@ func TestAnEndedLeaseCannotBeDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := newClient(t, newMemory(), lockclient.Options{})
 		lease := acquire(t, client)
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		release(t, lease)
 		if left, err := lease.Detach(); left != 0 || !errors.Is(err, lockclient.ErrReleased) {
 			t.Errorf("%v left, %v", left, err)
 		}

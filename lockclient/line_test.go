@@ -48,9 +48,7 @@ func TestWaitersOfAClientHaveTheirTurnInOrder(t *testing.T) {
 		if n := asked.Load(); n > 4 {
 			t.Errorf("%d waiters asked %d times while the lease was held", waiters, n)
 		}
-		if err := first.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		release(t, first)
 		all.Wait()
 		if !slices.IsSorted(order) || len(order) != waiters {
 			t.Errorf("order %v", order)
@@ -86,9 +84,7 @@ func TestWhoGivesUpHandsItsTurnOn(t *testing.T) {
 			}
 		}
 		freed := time.Now()
-		if err := first.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		release(t, first)
 		if err := <-last; err != nil || time.Since(freed) != 0 {
 			t.Errorf("%v, after %v", err, time.Since(freed))
 		}
@@ -126,9 +122,7 @@ func TestAFailureEndsTheWaitOfAll(t *testing.T) {
 			t.Errorf("asked %d times", asked.Load())
 		}
 		store.script(nil, nil)
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		release(t, lease)
 		acquire(t, client)
 	})
 }
@@ -158,9 +152,7 @@ func TestAShortTTLEndsNoOthersWait(t *testing.T) {
 				return ctx.Err()
 			}
 		}, nil)
-		if err := first.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		release(t, first)
 		if err := <-errs; err == nil || !strings.Contains(err.Error(), "no answer within 800ms") {
 			t.Errorf("the short one: %v", err)
 		}

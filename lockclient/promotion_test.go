@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/wirefence/wirefence/fence"
@@ -17,6 +16,7 @@ import (
 	"github.com/wirefence/wirefence/lockclient/etcd"
 	"github.com/wirefence/wirefence/lockclient/postgres"
 	"github.com/wirefence/wirefence/lockclient/redis"
+	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
 )
 
@@ -60,22 +60,10 @@ type promoted struct {
 
 func newPromoted(t *testing.T) *promoted {
 	t.Helper()
-	ctx := t.Context()
-	p := &promoted{}
-	var err error
-	p.primary = stack.Started(servers.StartPostgres(ctx, servers.PostgresConfig{})).EndWith(t)
-	conn, err := pgx.Connect(ctx, p.primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	migrate(t, conn)
-	p.standby = stack.Started(p.primary.StartStandby(ctx)).EndWith(t)
-	p.pool, err = pgxpool.New(ctx, "postgres://postgres@"+p.primary.Addr()+","+p.standby.Addr()+"/postgres?sslmode=disable&target_session_attrs=read-write")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.pool.Close)
+	p := &promoted{primary: stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)}
+	migrate(t, stack.Connect(t, p.primary.URL("postgres")))
+	p.standby = stack.Started(p.primary.StartStandby(t.Context())).EndWith(t)
+	p.pool = newPool(t, "postgres://postgres@"+p.primary.Addr()+","+p.standby.Addr()+"/postgres?sslmode=disable&target_session_attrs=read-write")
 	return p
 }
 
@@ -95,14 +83,13 @@ func (p *promoted) failOver(t *testing.T) {
 }
 
 // check returns PostgreSQL's verdict on the fence of a lease.
-func (p *promoted) check(f fence.Fence) error {
-	for end := time.Now().Add(stack.Patience); ; {
-		_, err := p.pool.Exec(context.Background(), "SELECT wirefence.check($1)", f.String())
-		if err == nil || fence.IsRefusal(err) || time.Now().After(end) {
-			return err
-		}
-		time.Sleep(20 * time.Millisecond) // the pool has connections yet to the server that is no more
-	}
+func (p *promoted) check(t *testing.T, lease *lockclient.Lease) (err error) {
+	t.Helper()
+	stack.Eventually(t, "the pool has no connection any more to the server that is gone", func() bool {
+		_, err = p.pool.Exec(t.Context(), "SELECT wirefence.check($1)", lease.Fence().String())
+		return err == nil || fence.IsRefusal(err)
+	})
+	return err
 }
 
 // In every store the holder of a lease learns of the promotion, and the next grant is
@@ -110,72 +97,68 @@ func (p *promoted) check(f fence.Fence) error {
 //
 // Evidence: I9
 func TestHoldersCarryOnBehindAPromotion(t *testing.T) {
-	for name, open := range map[string]func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer){
-		"postgres": func(_ *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
-			return postgres.New(pool), nil
-		},
-		"redis": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
-			return redisStore(t, startRedis(t)), []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool, Source: redis.Source}}
-		},
-		"etcd": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
-			stack.NeedsMore(t, "etcd")
-			server := stack.Started(servers.StartEtcd(t.Context())).EndWith(t)
-			store, err := etcd.Open(server.URL())
-			if err != nil {
-				t.Fatal(err)
+	t.Parallel()
+	p := newPromoted(t)
+	seals := func(source fence.Source) []lockclient.Sealer {
+		return []lockclient.Sealer{lockclient.PostgresSealer{Querier: p.pool, Source: source}}
+	}
+	stores := map[string]lockclient.Store{"postgres": postgres.New(p.pool), "redis": redisStore(t, startRedis(t))}
+	sealers := map[string][]lockclient.Sealer{"redis": seals(redis.Source), "etcd": seals(etcd.Source), "zookeeper": seals(zookeeper.Source)}
+	has := func(server string) (more bool) {
+		t.Run(server, func(t *testing.T) { stack.NeedsMore(t, server); more = true })
+		return more
+	}
+	if has("etcd") {
+		stores["etcd"] = storetest.Open(t, etcd.Open, stack.Started(servers.StartEtcd(t.Context())).EndWith(t).URL())
+	}
+	if has("ZooKeeper") {
+		stores["zookeeper"] = storetest.Open(t, zookeeper.Open, stack.Started(servers.StartZooKeeper(t.Context())).EndWith(t).URL())
+	}
+	clients, before, lost := map[string]*lockclient.Client{}, map[string]*lockclient.Lease{}, map[string]*lockclient.Lease{}
+	acquire := func(name string) *lockclient.Lease {
+		lease, err := clients[name].Acquire(t.Context(), fence.Resource(name))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		return lease
+	}
+	stale := func(name, when string) {
+		for _, lease := range []*lockclient.Lease{before[name], lost[name]} {
+			if err := p.check(t, lease); !fence.IsStale(err) {
+				t.Errorf("%s: token %d behind %s: %v", name, lease.Token(), when, err)
 			}
-			t.Cleanup(func() { _ = store.Close() })
-			return store, []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool, Source: etcd.Source}}
-		},
-		"zookeeper": func(t *testing.T, pool *pgxpool.Pool) (lockclient.Store, []lockclient.Sealer) {
-			stack.NeedsMore(t, "ZooKeeper")
-			server := stack.Started(servers.StartZooKeeper(t.Context())).EndWith(t)
-			store, err := zookeeper.Open(server.URL())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = store.Close() })
-			return store, []lockclient.Sealer{lockclient.PostgresSealer{Querier: pool, Source: zookeeper.Source}}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := newPromoted(t)
-			store, sealers := open(t, p.pool)
-			client := newClient(t, store, lockclient.Options{Sealers: sealers, TTL: 6 * time.Second})
-			before := acquire(t, client)
-			p.fallBehind(t)
-			release(t, before)
-			lost := acquire(t, client)
-			if err := p.check(before.Fence()); !fence.IsStale(err) {
-				t.Errorf("token %d: %v", before.Token(), err)
-			}
-			p.failOver(t)
-			for _, lease := range []*lockclient.Lease{before, lost} {
-				if err := p.check(lease.Fence()); !fence.IsStale(err) {
-					t.Errorf("token %d behind the promotion: %v", lease.Token(), err)
-				}
-			}
-			<-lost.Context().Done()
-			if cause := context.Cause(lost.Context()); !errors.Is(cause, lockclient.ErrFailover) {
-				t.Errorf("the lease ends with %v", cause)
-			}
-			next := acquire(t, client)
-			if next.Token() <= lost.Token() || next.Token() >= 1<<53 {
-				t.Errorf("token %d behind %d", next.Token(), lost.Token())
-			}
-			if err := p.check(next.Fence()); err != nil {
-				t.Error(err)
-			}
-			for _, lease := range []*lockclient.Lease{before, lost} {
-				if err := p.check(lease.Fence()); !fence.IsStale(err) {
-					t.Errorf("token %d behind the next grant: %v", lease.Token(), err)
-				}
-			}
-			release(t, next)
-			if after := acquire(t, client); after.Token() <= next.Token() {
-				t.Errorf("token %d behind %d", after.Token(), next.Token())
-			}
-		})
+		}
+	}
+	for name, store := range stores {
+		clients[name] = newClient(t, store, lockclient.Options{Sealers: sealers[name], TTL: 6 * time.Second})
+		before[name] = acquire(name)
+	}
+	p.fallBehind(t)
+	for name := range stores {
+		release(t, before[name])
+		lost[name] = acquire(name)
+		if err := p.check(t, before[name]); !fence.IsStale(err) {
+			t.Errorf("%s: token %d: %v", name, before[name].Token(), err)
+		}
+	}
+	p.failOver(t)
+	for name := range stores {
+		stale(name, "the promotion")
+		<-lost[name].Context().Done()
+		if cause := context.Cause(lost[name].Context()); !errors.Is(cause, lockclient.ErrFailover) {
+			t.Errorf("%s: the lease ends with %v", name, cause)
+		}
+		next := acquire(name)
+		if next.Token() <= lost[name].Token() || next.Token() >= 1<<53 {
+			t.Errorf("%s: token %d behind %d", name, next.Token(), lost[name].Token())
+		}
+		if err := p.check(t, next); err != nil {
+			t.Error(name, err)
+		}
+		stale(name, "the next grant")
+		release(t, next)
+		if after := acquire(name); after.Token() <= next.Token() {
+			t.Errorf("%s: token %d behind %d", name, after.Token(), next.Token())
+		}
 	}
 }

@@ -52,28 +52,6 @@ func (l *ledger) LastToken(_ context.Context, resource fence.Resource) (fence.To
 	return l.last[resource], nil
 }
 
-// Evidence: I3
-func TestAForgetfulStoreIssuesNoTokenTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, sealer := newMemory(), &ledger{}
-		client := newClient(t, store, lockclient.Options{Sealers: []lockclient.Sealer{sealer}})
-		var last fence.Token
-		for range 5 {
-			for range 3 {
-				lease := acquire(t, client)
-				if lease.Token() != last+1 {
-					t.Errorf("token %d after %d", lease.Token(), last)
-				}
-				last = lease.Token()
-				if err := lease.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			store.forget()
-		}
-	})
-}
-
 func TestAFailedSealIsNoGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, sealer := newMemory(), &ledger{}
@@ -213,15 +191,11 @@ func TestAGrantThatNoStandbyConfirms(t *testing.T) {
 // query.
 func cancelSyncWait(t *testing.T, admin *pgx.Conn, role string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		var cancelled int
-		err := admin.QueryRow(context.Background(), "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE usename = $1 AND wait_event = 'SyncRep'", role).Scan(&cancelled)
+	stack.Eventually(t, role+" waits for the standby", func() (cancelled bool) {
+		err := admin.QueryRow(context.Background(), "SELECT count(pg_cancel_backend(pid)) > 0 FROM pg_stat_activity WHERE usename = $1 AND wait_event = 'SyncRep'", role).Scan(&cancelled)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cancelled > 0 {
-			return
-		}
-	}
-	t.Fatalf("%s doesn't wait for the standby", role)
+		return cancelled
+	})
 }

@@ -39,15 +39,8 @@ func newSeveral(t testing.TB) *several {
 		s.servers[i] = pg
 		s.pools[i] = newPool(t, pg.URL("postgres"))
 		s.links[i] = stack.Started(servers.StartLink(pg.Addr())).EndWith(t)
-		conn, err := pgx.Connect(t.Context(), pg.URL("postgres"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		migrate(t, conn)
-		_, err = conn.Exec(t.Context(), written)
-		if closed := conn.Close(t.Context()); err != nil || closed != nil {
-			t.Fatal(err, closed)
-		}
+		migrate(t, stack.Connect(t, pg.URL("postgres")))
+		stack.Exec(t, pg.URL("postgres"), written)
 	}
 	return s
 }
@@ -233,14 +226,7 @@ func TestAPromotionInOneOfSeveralDatabases(t *testing.T) {
 	t.Parallel()
 	s := newSeveral(t)
 	p := newPromoted(t)
-	conn, err := pgx.Connect(t.Context(), p.primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = conn.Exec(t.Context(), written)
-	if closed := conn.Close(t.Context()); err != nil || closed != nil {
-		t.Fatal(err, closed)
-	}
+	stack.Exec(t, p.primary.URL("postgres"), written)
 	sealers := s.sealers(t)
 	s.pools[1], sealers[1] = p.pool, lockclient.PostgresSealer{Querier: p.pool, Source: redis.Source}
 	client := newClient(t, redisStore(t, s.redis), lockclient.Options{Sealers: sealers, TTL: 6 * time.Second})

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 func open(t testing.TB, url string) *etcd.Store { return storetest.Open(t, etcd.Open, url) }
 
 func ownServer(t testing.TB, args ...string) *servers.Etcd {
-	return storetest.Start(t, servers.StartEtcd, args...)
+	return stack.Started(servers.StartEtcd(t.Context(), args...)).EndWith(t)
 }
 
 func direct(t testing.TB, endpoints ...string) *clientv3.Client {

@@ -56,34 +56,32 @@ func (d durables) url(addr string) string {
 // startEtcd starts a cluster of n members.
 func startEtcd(n int) func(*testing.T, *world) store {
 	return func(t *testing.T, _ *world) store {
-		t.Helper()
 		members, err := servers.StartEtcdCluster(t.Context(), n, "--heartbeat-interval=50", "--election-timeout=500")
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := durables{scheme: "etcd", empty: t.TempDir()}
-		for _, member := range members {
-			t.Cleanup(member.Close)
-			d.members = append(d.members, member)
-		}
-		return d
+		return endWith(t, members, err, durables{scheme: "etcd", empty: t.TempDir()})
 	}
 }
 
 func startZooKeeper(n int) func(*testing.T, *world) store {
 	return func(t *testing.T, _ *world) store {
-		t.Helper()
 		members, err := servers.StartZooKeeperEnsemble(t.Context(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d := durables{scheme: "zookeeper", query: fmt.Sprint("?tick=", servers.ZooKeeperTick), empty: t.TempDir()}
-		for _, member := range members {
-			t.Cleanup(member.Close)
-			d.members = append(d.members, member)
-		}
-		return d
+		return endWith(t, members, err, durables{scheme: "zookeeper", query: fmt.Sprint("?tick=", servers.ZooKeeperTick), empty: t.TempDir()})
 	}
+}
+
+// endWith puts the members of a cluster into d, and closes them with the test.
+func endWith[S interface {
+	durable
+	Close()
+}](t *testing.T, members []S, err error, d durables) durables {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, member := range members {
+		t.Cleanup(member.Close)
+		d.members = append(d.members, member)
+	}
+	return d
 }
 
 func (d durables) start() error { return d.members[0].Start(context.Background()) }

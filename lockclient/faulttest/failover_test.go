@@ -177,7 +177,9 @@ func (f *failover) move(ctx context.Context, n int) error {
 	if err := f.recovered(ctx); err != nil {
 		return err
 	}
+	f.mu.Lock()
 	wrote, silent := f.firstWrite()
+	f.mu.Unlock()
 	f.moves = append(f.moves, move{struck, up.at, wrote, silent})
 	if !early {
 		if err := mend(); err != nil {
@@ -189,8 +191,8 @@ func (f *failover) move(ctx context.Context, n int) error {
 
 // recovered waits until the primary serves both applications, one of them as writer.
 func (f *failover) recovered(ctx context.Context) error {
-	err := f.await(ctx, fmt.Sprintf("applications that are served on timeline %d", f.timeline), func() bool {
-		wrote, _ := f.firstWriteLocked()
+	return f.await(ctx, fmt.Sprintf("applications that are served on timeline %d", f.timeline), func() bool {
+		wrote, _ := f.firstWrite()
 		for _, a := range f.applications {
 			if a.served[f.timeline] == 0 {
 				return false
@@ -198,18 +200,11 @@ func (f *failover) recovered(ctx context.Context) error {
 		}
 		return wrote > 0
 	})
-	return err
 }
 
 // firstWrite returns when the first write was acknowledged on the present timeline, and
-// the time since the write before.
-func (f *failover) firstWrite() (at int64, silent time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.firstWriteLocked()
-}
-
-func (f *failover) firstWriteLocked() (first int64, silent time.Duration) {
+// the time since the write before. The observations are locked.
+func (f *failover) firstWrite() (first int64, silent time.Duration) {
 	for _, a := range f.applications {
 		for _, w := range a.wrote {
 			if w.timeline == f.timeline && (first == 0 || w.at < first) {

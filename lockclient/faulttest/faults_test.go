@@ -91,15 +91,3 @@ func (w *world) revoke() error {
 	w.revocations = append(w.revocations, revocation{token, call, now()})
 	return err
 }
-
-// exec runs a statement as the superuser.
-func (w *world) exec(sql string) error {
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, w.pg.URL(w.database))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, sql)
-	return err
-}

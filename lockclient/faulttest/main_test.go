@@ -34,11 +34,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(clientVariable) != "" {
 		os.Exit(runClient())
 	}
-	os.Exit(suite.Run(m, func() {
-		if built != "" {
-			_ = os.RemoveAll(built)
-		}
-	}))
+	os.Exit(suite.Run(m))
 }
 
 // suite has the judge: the server of the runs that do not harm it.

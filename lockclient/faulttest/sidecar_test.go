@@ -3,12 +3,8 @@
 package faulttest
 
 import (
-	"context"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/wirefence/wirefence/fence"
@@ -22,27 +18,10 @@ type sidecar struct {
 	name string
 }
 
-// binary is the program, built once and removed by TestMain.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "wf-faulttest-")
-	if err != nil {
-		return "", err
-	}
-	built = dir
-	path := filepath.Join(dir, "wirefence")
-	return path, servers.BuildWirefence(context.Background(), "../..", path)
-})
-
-var built string // the folder of binary, "" if there is none
-
 // startSidecar starts a sidecar with settings, NAME=value. It is ended with the test.
 func startSidecar(t *testing.T, name string, settings ...string) *sidecar {
 	t.Helper()
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := stack.Started(servers.StartWirefence(t.Context(), path, append(settings, "WIREFENCE_ADMIN_LISTEN=off",
+	proxy := stack.Started(servers.StartWirefence(t.Context(), suite.Program(t, "../.."), append(settings, "WIREFENCE_ADMIN_LISTEN=off",
 		"WIREFENCE_LEASE="+string(resource), "WIREFENCE_HOLDER="+name, "WIREFENCE_LOG_FORMAT=json")...)).EndWith(t)
 	return &sidecar{proxy, name}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/wirefence/wirefence/internal/servers"
 	"github.com/wirefence/wirefence/internal/stack"
@@ -60,22 +59,14 @@ const ttl = 500 * time.Millisecond
 // openStore opens the store of a client.
 func openStore(ctx context.Context, s settings) (lockclient.Store, func(), error) {
 	switch s.Store {
-	case "redis", "replicated redis":
-		var opts redis.Options
-		if s.Store != "redis" {
-			opts.Replicas = 1
-		}
-		store, err := redis.OpenWith(s.URL, opts)
-		if err != nil {
-			return nil, nil, err
-		}
-		return store, func() { _ = store.Close() }, nil
+	case "redis":
+		return opened(redis.Open(s.URL))
+	case "replicated redis":
+		return opened(redis.OpenWith(s.URL, redis.Options{Replicas: 1}))
 	case "zookeeper":
-		store, err := zookeeper.Open(s.URL)
-		if err != nil {
-			return nil, nil, err
-		}
-		return store, func() { _ = store.Close() }, nil
+		return opened(zookeeper.Open(s.URL))
+	case "etcd":
+		return opened(etcd.Open(s.URL))
 	case "postgres":
 		pool, err := pgxpool.New(ctx, s.URL)
 		if err != nil {
@@ -83,14 +74,15 @@ func openStore(ctx context.Context, s settings) (lockclient.Store, func(), error
 		}
 		store := postgres.New(pool)
 		return store, func() { _ = store.Close(); pool.Close() }, nil
-	case "etcd":
-		store, err := etcd.Open(s.URL)
-		if err != nil {
-			return nil, nil, err
-		}
-		return store, func() { _ = store.Close() }, nil
 	}
 	return nil, nil, fmt.Errorf("%w: %q", errNoStore, s.Store)
+}
+
+func opened[S lockclient.StoreCloser](store S, err error) (lockclient.Store, func(), error) {
+	if err != nil {
+		return nil, nil, err
+	}
+	return store, func() { _ = store.Close() }, nil
 }
 
 type redisServers []*servers.Redis
@@ -118,13 +110,15 @@ var redisFaults = []fault{
 		return func() error { return s[0].Start(context.Background()) }, nil
 	})},
 	{name: "flushed", strike: on(func(s redisServers, _ *world, _ *rand.Rand) (func() error, error) {
-		return nothingToMend, s.do("FLUSHALL")
+		_, err := s[0].Do(context.Background(), "FLUSHALL")
+		return nothingToMend, err
 	})},
 	{name: "restored from an old snapshot", strike: on(func(s redisServers, _ *world, _ *rand.Rand) (func() error, error) {
+		_, err := s[0].Do(context.Background(), "SAVE")
 		return func() error {
 			s[0].Kill()
 			return s[0].Start(context.Background()) // with what was saved
-		}, s.do("SAVE")
+		}, err
 	})},
 	{name: "stopped, goes on", keepsMemory: true, strike: on(func(s redisServers, _ *world, _ *rand.Rand) (func() error, error) {
 		return s[0].Resume, s[0].Pause()
@@ -133,12 +127,6 @@ var redisFaults = []fault{
 	judgeKilled,
 	judgeCutOff,
 	revoked,
-}
-
-func (s redisServers) do(command string) error {
-	client := goredis.NewClient(&goredis.Options{Addr: s[0].Addr()})
-	defer client.Close()
-	return client.Do(context.Background(), command).Err()
 }
 
 // leases are kept in the judge's own database.
@@ -155,7 +143,7 @@ var postgresFaults = []fault{
 	nothing,
 	{name: "killed, comes back without leases", hitsJudge: true, strike: judgeKilled.strike},
 	{name: "leases wiped", strike: func(w *world, _ *rand.Rand) (func() error, error) {
-		return nothingToMend, w.exec("TRUNCATE wirefence.leases")
+		return nothingToMend, w.pg.Exec(context.Background(), w.database, "TRUNCATE wirefence.leases")
 	}},
 	cutOff,
 	{name: revoked.name, strike: revoked.strike}, // which frees the lease, too

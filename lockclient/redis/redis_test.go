@@ -17,6 +17,7 @@ import (
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/redis"
 	"github.com/wirefence/wirefence/lockclient/storetest"
@@ -86,7 +87,7 @@ func open(t testing.TB, server interface{ URL() string }) *redis.Store {
 }
 
 func ownServer(t testing.TB, args ...string) *servers.Redis {
-	return storetest.Start(t, servers.StartRedis, args...)
+	return stack.Started(servers.StartRedis(t.Context(), args...)).EndWith(t)
 }
 
 // everyKind are the shared servers.

@@ -40,7 +40,7 @@ func openReplicated(t testing.TB, url string, timeout time.Duration) *redis.Stor
 }
 
 func ownSentinel(t testing.TB) *servers.RedisSentinel {
-	return storetest.Start(t, servers.StartRedisSentinel)
+	return stack.Started(servers.StartRedisSentinel(t.Context())).EndWith(t)
 }
 
 func TestConformanceWithReplicas(t *testing.T) {

@@ -10,17 +10,6 @@ import (
 	"github.com/wirefence/wirefence/lockclient"
 )
 
-// Start starts a server that is closed with the test.
-func Start[S interface{ Close() }](t testing.TB, start func(context.Context, ...string) (S, error), args ...string) S {
-	t.Helper()
-	server, err := start(t.Context(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Close)
-	return server
-}
-
 // Open opens a store that is closed with the test.
 func Open[S lockclient.StoreCloser](t testing.TB, open func(url string) (S, error), url string) S {
 	t.Helper()

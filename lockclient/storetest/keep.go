@@ -12,7 +12,7 @@ import (
 func (s suite) renewOtherwise(t *testing.T) {
 	t.Parallel() // with keep, behind the others
 	for name, c := range map[string]struct{ first, second time.Duration }{
-		"longer":  {short, 2500 * time.Millisecond},
+		"longer":  {500 * time.Millisecond, 2500 * time.Millisecond},
 		"shorter": {1500 * time.Millisecond, short},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/authority"
 	"github.com/wirefence/wirefence/internal/servers"
+	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/lockclient"
 	"github.com/wirefence/wirefence/lockclient/storetest"
 	"github.com/wirefence/wirefence/lockclient/zookeeper"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 func open(t testing.TB, url string) *zookeeper.Store { return storetest.Open(t, zookeeper.Open, url) }
 
 func ownServer(t testing.TB, settings ...string) *servers.ZooKeeper {
-	return storetest.Start(t, servers.StartZooKeeper, settings...)
+	return stack.Started(servers.StartZooKeeper(t.Context(), settings...)).EndWith(t)
 }
 
 func TestConformance(t *testing.T) {
