@@ -9,37 +9,6 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// The texts of the package fence carry a fence to where they say.
-func TestTheTextsOfTheFencePackage(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		c, current, stale := w.begins(t), parse(t, "orders=34"), parse(t, "orders=33")
-		c.Must(stale.Session())
-		c.refused()
-		c.Must(current.Session())
-		c.accepted()
-		c.Must("begin", stale.Transaction())
-		c.refused()
-		c.Must("rollback")
-		c.accepted()
-		for _, p := range protocols {
-			stack.WantState(t, p.run(c, insert+" -- the end"+stale.Comment()), "WF001", p.name)
-			stack.WantState(t, p.run(c, "insert into jobs values (34) -- the end"+current.Comment()), "", p.name)
-			stack.WantState(t, p.run(c, stale.Check()), "WF001", p.name)
-			stack.WantState(t, p.run(c, current.Check()), "", p.name)
-		}
-		w.wantRowsOf(t, 33, 0)
-	})
-}
-
-func parse(t testing.TB, text string) fence.Fence {
-	t.Helper()
-	f, err := fence.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
 // accepted writes with all protocols, in the transaction that is open or its own.
 func (c *client) accepted() {
 	c.T.Helper()
@@ -99,6 +68,7 @@ func TestComments(t *testing.T) {
 		{"insert into jobs values (33) /*wirefence.token='orders=33'*/", "WF001"},
 		{"insert into jobs values (33); /*wirefence.token='orders=33'*/", "WF001"},
 		{"insert into jobs values (33) -- wirefence.token='orders=33'", "WF001"},
+		{"insert into jobs values (33) -- the end\n/*wirefence.token='orders=33'*/", "WF001"}, // fence.Comment
 		{"-- wirefence.token='orders=33'\ninsert into jobs values (33)", "WF001"},
 		{"-- wirefence.token='orders=33'\r\ninsert into jobs values (33)", "WF001"},
 		{"insert into jobs values (33, 'a'\n-- wirefence.token='orders=33'\n'b')", "WF001"},

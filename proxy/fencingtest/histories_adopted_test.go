@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -125,10 +124,8 @@ func inKubernetes(t *testing.T, l *lists) (func(*adopter) []string, func(context
 //
 // Evidence: I1, I2, I3, I5
 func TestHistoriesUnderOwnLocks(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "wirefence")
-	if err := servers.BuildWirefence(t.Context(), "../..", binary); err != nil {
-		t.Fatal(err)
-	}
+	stack.NeedsMore(t, "24 s of CPU")
+	binary := suite.Program(t, "../..")
 	for kind, lock := range ownLocks {
 		t.Run(kind, func(t *testing.T) {
 			onOwnServer(t, func(t *testing.T, primary, standby *world) {
@@ -227,55 +224,53 @@ func (l *lists) freeze(sidecars []*servers.Wirefence, r *rand.Rand) {
 	}
 }
 
-// lead takes the lock and gives it back, or leaves with it.
-func (a *adopter) lead() {
+// stays does something again and again, over connections that are cut off now and then.
+func (a *adopter) stays(do func(ctx context.Context, conn *pgx.Conn) error) {
 	for a.until.Err() == nil {
-		err := a.on(a.addr, func(ctx context.Context, conn *pgx.Conn) error {
-			for a.until.Err() == nil {
-				ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-				got, err := a.take(ctx, conn)
-				if err == nil && got {
-					a.count("grants")
-					time.Sleep(time.Duration(20+a.locks.IntN(200)) * time.Millisecond)
-					if a.locks.IntN(3) == 0 {
-						cancel()
-						return nil
-					}
-					err = a.give(ctx, conn)
-				}
-				cancel()
-				if err != nil {
-					return err
-				}
-				time.Sleep(time.Duration(a.locks.IntN(20)) * time.Millisecond)
+		if err := a.on(a.addr, func(ctx context.Context, conn *pgx.Conn) (err error) {
+			for a.until.Err() == nil && err == nil {
+				err = do(ctx, conn)
 			}
-			return nil
-		})
-		if err != nil {
+			return err
+		}); err != nil && !errors.Is(err, errLeft) {
 			a.count("cut off")
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
 }
 
-// work appends to the list, whoever leads.
-func (a *adopter) work() {
-	for n := 0; a.until.Err() == nil; {
-		err := a.on(a.addr, func(ctx context.Context, conn *pgx.Conn) error {
-			for a.until.Err() == nil {
-				n++
-				if err := a.append(ctx, conn, n); err != nil {
-					return err
-				}
-				time.Sleep(time.Duration(a.works.IntN(10)) * time.Millisecond)
+var errLeft = errors.New("the application leaves with its lock")
+
+// lead takes the lock and gives it back, or leaves with it.
+func (a *adopter) lead() {
+	a.stays(func(ctx context.Context, conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+		defer cancel()
+		got, err := a.take(ctx, conn)
+		if err == nil && got {
+			a.count("grants")
+			time.Sleep(time.Duration(20+a.locks.IntN(200)) * time.Millisecond)
+			if a.locks.IntN(3) == 0 {
+				return errLeft
 			}
-			return nil
-		})
-		if err != nil {
-			a.count("cut off")
-			time.Sleep(10 * time.Millisecond)
+			err = a.give(ctx, conn)
 		}
-	}
+		if err == nil {
+			time.Sleep(time.Duration(a.locks.IntN(20)) * time.Millisecond)
+		}
+		return err
+	})
+}
+
+// work appends to the list, also while another leads.
+func (a *adopter) work() {
+	n := 0
+	a.stays(func(ctx context.Context, conn *pgx.Conn) error {
+		n++
+		err := a.append(ctx, conn, n)
+		time.Sleep(time.Duration(a.works.IntN(10)) * time.Millisecond)
+		return err
+	})
 }
 
 // append reads the list and appends to it in one transaction, under the lease that this one has

@@ -22,6 +22,7 @@ const jump = 1 << 32
 // Evidence: I1, I2, I5, I9
 func TestHistoriesAcrossAPromotion(t *testing.T) {
 	t.Parallel()
+	stack.NeedsMore(t, "17 s of CPU")
 	for _, synchronous := range []bool{false, true} {
 		name := map[bool]string{false: "asynchronous", true: "synchronous"}[synchronous]
 		t.Run(name, func(t *testing.T) {

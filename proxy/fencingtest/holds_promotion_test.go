@@ -2,7 +2,6 @@ package fencingtest
 
 import (
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -112,6 +111,27 @@ func (w *world) wantOver(t *testing.T, c *client, sql string) {
 
 const late = "INSERT INTO jobs (note) VALUES ('late')"
 
+// startProxy returns a proxy in a process of its own, which holds for long, and the world behind it.
+func (w *world) startProxy(t *testing.T) (*servers.Wirefence, *world) {
+	t.Helper()
+	p := stack.Started(servers.StartWirefence(t.Context(), suite.Program(t, "../.."), "WIREFENCE_ADMIN_LISTEN=off", "WIREFENCE_UPSTREAM=postgres://"+w.Addr()+"/",
+		"WIREFENCE_HOLD=10s", "WIREFENCE_DRAIN_TIMEOUT=1s")).EndWith(t)
+	return p, w.at(p.Addr())
+}
+
+// freeze returns when the proxy has stopped: until then it may still send something on.
+func freeze(t *testing.T, p *servers.Wirefence) (resume func()) {
+	t.Helper()
+	if err := p.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := p.Resume(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A takeover does not wait for idle sessions of a frozen proxy that hold, even without
 // preempt_after.
 //
@@ -125,9 +145,9 @@ func TestFrozenProxyWithIdleSessions(t *testing.T) {
 			sessions = append(sessions, behind.fenced(t, "orders=34", "user", "app"))
 		}
 		w.warm("", sessions...)
-		c.freeze()
+		resume := freeze(t, c)
 		w.rival(t).within(t, 600*time.Millisecond+slack)
-		c.signal(syscall.SIGCONT)
+		resume()
 		for _, s := range sessions {
 			w.wantOver(t, s, late)
 		}
@@ -147,13 +167,13 @@ func TestFrozenProxyWithAnOpenTransaction(t *testing.T) {
 		c, behind := w.startProxy(t)
 		s := behind.fenced(t, "orders=34", "user", "app") // no takeover ends a superuser's
 		s.Must("SELECT 1", "SELECT 2", "SELECT 3", "BEGIN", late)
-		c.freeze()
+		resume := freeze(t, c)
 		r := w.rival(t)
 		r.within(t, preempt+100*time.Millisecond+slack)
 		if r.took < preempt {
 			t.Errorf("the transaction was ended after %s", r.took)
 		}
-		c.signal(syscall.SIGCONT)
+		resume()
 		w.wantOver(t, s, "COMMIT")
 	})
 }
@@ -170,11 +190,11 @@ func TestFrozenProxyThatTakesAHold(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { over <- s.Simple("CALL committing()") }()
 		stack.Eventually(t, "the session waits for its hold", func() bool { return w.waiting(t) == 1 })
-		c.freeze()
+		resume := freeze(t, c)
 		free()
 		stack.Eventually(t, "the hold is granted", func() bool { return w.waiting(t) == 0 && w.held(t) == 1 })
 		w.rival(t).within(t, 600*time.Millisecond+slack)
-		c.signal(syscall.SIGCONT)
+		resume()
 		if err := <-over; err == nil {
 			t.Error("CALL succeeded behind the seal")
 		}

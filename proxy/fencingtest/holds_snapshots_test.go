@@ -32,19 +32,11 @@ func TestHoldsAreReadInReadCommitted(t *testing.T) {
 		for _, level := range levels {
 			c := w.isolated(t, level, "on")
 			c.Must("SELECT 1")
-			tx, err := w.Direct(t).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), "SELECT wirefence.seal('orders', 35, 'the next')"); err != nil {
-				t.Fatal(err)
-			}
+			w.Exec(t, "BEGIN", "SELECT wirefence.seal('orders', 35, 'the next')")
 			over := make(chan error, 1)
 			go func() { over <- c.Simple("SELECT 1") }()
 			stack.Eventually(t, "the session waits for the takeover", func() bool { return w.waiting(t) == 1 })
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.Exec(t, "COMMIT")
 			<-over // a READ ONLY transaction may read what was before the takeover
 			for _, sql := range []string{"BEGIN READ WRITE; INSERT INTO jobs (token) VALUES (33); COMMIT", "INSERT INTO jobs (token) VALUES (33)"} {
 				stack.WantState(t, c.Simple(sql), "WF001", level)
@@ -66,22 +58,14 @@ func TestLockTableComesBeforeTheSnapshot(t *testing.T) {
 			if busy {
 				c.Must("SELECT 1", "SELECT 2", "SELECT 3")
 			}
-			tx, err := w.Direct(t).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), "INSERT INTO jobs (token) VALUES (100)"); err != nil {
-				t.Fatal(err)
-			}
+			w.Exec(t, "BEGIN", "INSERT INTO jobs (token) VALUES (100)")
 			c.Must("BEGIN ISOLATION LEVEL REPEATABLE READ")
 			over := make(chan error, 1)
 			go func() { over <- c.Simple("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE") }()
 			stack.Eventually(t, "LOCK TABLE waits", func() bool {
 				return w.count(t, "SELECT count(*) FROM pg_locks WHERE locktype = 'relation' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 1
 			})
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.Exec(t, "COMMIT")
 			stack.WantState(t, <-over, "")
 			if n := c.Value("SELECT count(*) FROM jobs"); n != "1" {
 				t.Errorf("busy %v: %s rows behind LOCK TABLE", busy, n)
@@ -95,17 +79,9 @@ func TestLockTableComesBeforeTheSnapshot(t *testing.T) {
 // A transaction that imports a snapshot from before the takeover is refused.
 func TestImportedSnapshots(t *testing.T) {
 	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		tx, err := w.Direct(t).Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var id string
-		if _, err := tx.Exec(t.Context(), "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.QueryRow(t.Context(), "SELECT pg_export_snapshot()").Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		exporter := stack.Login(t, w.Addr(), w.Name)
+		exporter.Must("BEGIN ISOLATION LEVEL REPEATABLE READ")
+		id := exporter.Value("SELECT pg_export_snapshot()")
 		w.Exec(t, "INSERT INTO jobs (token) VALUES (34)")
 		w.Seal(t, "orders", 35)
 		for _, scope := range []string{"", "SESSION "} {
@@ -115,20 +91,7 @@ func TestImportedSnapshots(t *testing.T) {
 			stack.WantState(t, c.Simple("SELECT count(*) FROM jobs"), "40001", scope)
 			c.Close()
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
 	})
-}
-
-// alone are commands that no check can share a transaction with.
-var alone = []string{
-	"CREATE INDEX CONCURRENTLY i ON jobs (note)",
-	"DROP INDEX CONCURRENTLY i",
-	"VACUUM jobs",
-	"CALL committing()",
-	"DO $$ BEGIN INSERT INTO jobs (note) VALUES ('block'); COMMIT; INSERT INTO jobs (note) VALUES ('block'); END $$",
-	"REINDEX TABLE CONCURRENTLY cell",
 }
 
 // With reuse = once a token serves one transaction, so the proxy takes no hold.

@@ -181,7 +181,7 @@ func TestPipelinesLetTakeoversIn(t *testing.T) {
 					t.Fatalf("%s: answer %d: %v", flow.name, answered, err)
 				}
 				refused = err != nil
-				if r == nil && time.Since(began) > time.Second {
+				if r == nil && time.Since(began) > 250*time.Millisecond {
 					r = w.rival(t)
 				}
 				send()

@@ -38,9 +38,6 @@ var suite = stack.Suite{
 }
 
 func TestMain(m *testing.M) {
-	if upstream := os.Getenv(childVariable); upstream != "" {
-		os.Exit(beChild(upstream))
-	}
 	flag.Parse()
 	everyVersion, oldAndNew = stack.Versions(), stack.OldAndNew
 	os.Exit(suite.Run(m, started.stop))

@@ -10,78 +10,57 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/wirefence/wirefence/fence"
 	"github.com/wirefence/wirefence/internal/stack"
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// The proxy counts groups by what covered them and bytes by their origin. The counts stay when
-// a session ends.
-func TestTrafficIsCounted(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w = w.own(t, proxy.Options{Hold: 10 * time.Second})
-		counts := func() (c volume) {
-			for i, under := range []string{"nothing", "hold", "check"} {
-				c.groups[i] = w.metric(t, "wirefence_groups_total", map[string]string{"under": under})
-			}
-			for i, from := range []string{"client", "server"} {
-				c.bytes[i] = w.metric(t, "wirefence_read_bytes_total", map[string]string{"from": from})
-			}
-			return c
-		}
-		c := w.connect(t)
-		for _, p := range protocols {
-			was := counts()
-			for range 3 {
-				stack.WantState(t, p.run(c, "select repeat('x', 10000)"), "", p.name)
-			}
-			if is := counts(); is.groups[0] < was.groups[0]+3 || is.groups[1] != was.groups[1] || is.groups[2] != was.groups[2] ||
-				is.bytes[0] < was.bytes[0]+75 || is.bytes[0] > was.bytes[0]+5_000 || is.bytes[1] < was.bytes[1]+30_000 {
-				t.Errorf("%s: three selects make %v of %v", p.name, is, was)
-			}
-		}
-		unfenced := counts().groups[0]
-		for _, p := range protocols {
-			was := counts()
-			for range 5 {
-				stack.WantState(t, p.run(c, "select 1 /*wirefence.token='orders=34'*/"), "", p.name)
-			}
-			if is := counts(); is.groups[1] < was.groups[1]+3 || is.groups[0] != unfenced {
-				t.Errorf("%s: five fenced selects make %v of %v", p.name, is, was)
-			}
-		}
-		was := counts()
-		c.Close()
-		stack.Eventually(t, "the session has ended", func() bool { return w.metric(t, "wirefence_sessions", nil) == 0 })
-		const giveBack = 300 // the session holds, so the proxy has the server answer once more
-		if is := counts(); is.groups != was.groups || is.bytes[1] < was.bytes[1] || is.bytes[1] > was.bytes[1]+giveBack {
-			t.Errorf("counted %v before the end of the session, %v behind it", was, is)
-		}
-	})
-}
-
-type volume struct {
-	groups [3]int // under nothing, a hold, a check
-	bytes  [2]int // of the client, of the server
-}
-
-// The proxy measures checks and groups under a fence, and counts refusals by resource.
+// The proxy counts groups by what covered them and bytes by their origin, also of sessions that have
+// ended, measures checks and groups under a fence, and counts refusals by resource.
 func TestFencesAreMeasured(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		w.Seal(t, "invoices", 7)
 		w.Exec(t, "SELECT wirefence.set_undeclared('refuse', 'a test')")
-		w = w.own(t, proxy.Options{ResourceLabel: func(r fence.Resource) string {
+		w = w.own(t, proxy.Options{Hold: 10 * time.Second, ResourceLabel: func(r fence.Resource) string {
 			if r == "orders" {
 				return "orders"
 			}
 			return "other"
 		}})
+		counted := func(metric, label, value string, least, most int) {
+			t.Helper()
+			if n := w.metric(t, metric, map[string]string{label: value}); n < least || n > most {
+				t.Errorf("%s of %s is %d, not %d to %d", metric, value, n, least, most)
+			}
+		}
+		free := w.connect(t)
+		free.Must("select repeat('x', 10000)")
+		stack.WantState(t, free.Extended("select repeat('x', 10000)"), "")
+		stack.WantState(t, free.Prepared("select repeat('x', 10000)"), "")
+		held := w.fenced(t, "orders=34")
+		w.warm("", held)
+		held.Must("select 1")
+		for _, c := range []*client{free, held} {
+			c.Close()
+		}
+		stack.Eventually(t, "the sessions have ended", func() bool { return w.metric(t, "wirefence_sessions", nil) == 0 })
+		counted("wirefence_groups_total", "under", "nothing", 3, 5)
+		counted("wirefence_groups_total", "under", "check", 1, 1000)
+		counted("wirefence_groups_total", "under", "hold", 1, 1000)
+		counted("wirefence_read_bytes_total", "from", "client", 75, 50_000)
+		counted("wirefence_read_bytes_total", "from", "server", 30_000, 200_000)
+		timed := func(metric string, labels map[string]string) func() int {
+			was := w.metric(t, metric, labels)
+			return func() int { return w.metric(t, metric, labels) - was }
+		}
+		groups, checks := timed("wirefence_fenced_group_seconds", nil), timed("wirefence_fence_wait_seconds", map[string]string{"kind": "check"})
 		c := w.connect(t)
 		c.Must("select 1 /*wirefence.token='orders=34'*/")
 		c.Must("begin", "/*wirefence.token='orders=34'*/ select 1", "rollback")
-		if groups, checks := w.metric(t, "wirefence_fenced_group_seconds", nil), w.metric(t, "wirefence_fence_wait_seconds", map[string]string{"kind": "check"}); groups != 1 || checks != 1 {
-			t.Errorf("%d groups and %d checks were timed, not the first of each", groups, checks)
+		if groups() != 1 || checks() != 1 {
+			t.Errorf("%d groups and %d checks were timed, not the first of each", groups(), checks())
 		}
 		c.Must("vacuum jobs /*wirefence.token='orders=34'*/")
 		if n := w.metric(t, "wirefence_fence_wait_seconds", map[string]string{"kind": "exchange"}); n < 1 {
@@ -156,24 +135,30 @@ func TestRefusalsOfRowsAreCountedByClass(t *testing.T) {
 // labelsOf lists the values of a metric's label.
 func labelsOf(t *testing.T, registry *prometheus.Registry, metric, label string) (values []string) {
 	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != metric {
-			continue
-		}
-		for _, m := range f.Metric {
-			for _, l := range m.Label {
-				if l.GetName() == label {
-					values = append(values, l.GetValue())
-				}
+	for _, m := range series(t, registry, metric) {
+		for _, l := range m.Label {
+			if l.GetName() == label {
+				values = append(values, l.GetValue())
 			}
 		}
 	}
 	slices.Sort(values)
 	return slices.Compact(values)
+}
+
+// series are those of a metric.
+func series(t *testing.T, registry *prometheus.Registry, metric string) (all []*dto.Metric) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == metric {
+			all = append(all, f.Metric...)
+		}
+	}
+	return all
 }
 
 // refusals collects what was refused, or would have been.
@@ -256,19 +241,10 @@ func TestRefusalsHaveTheTraceOfTheirStatement(t *testing.T) {
 // exemplar is the trace of the latest exemplar of a metric.
 func exemplar(t *testing.T, registry *prometheus.Registry, metric string) (traceID string) {
 	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var at time.Time
-	for _, f := range families {
-		if f.GetName() != metric {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			if e := m.GetCounter().GetExemplar(); e != nil && e.GetTimestamp().AsTime().After(at) {
-				at, traceID = e.GetTimestamp().AsTime(), e.GetLabel()[0].GetValue()
-			}
+	for _, m := range series(t, registry, metric) {
+		if e := m.GetCounter().GetExemplar(); e != nil && e.GetTimestamp().AsTime().After(at) {
+			at, traceID = e.GetTimestamp().AsTime(), e.GetLabel()[0].GetValue()
 		}
 	}
 	return traceID

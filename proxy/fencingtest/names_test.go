@@ -104,17 +104,10 @@ func TestANameThatDoesNotCount(t *testing.T) {
 		w.carriesNames(t, "true")
 		strict.connect(t, "application_name", goodName).Must(insertOf(34))
 		strict.connect(t, "application_name", badName).Fails(insert, "WF001")
-	})
-}
-
-// A lease of the proxy's own comes after the name.
-func TestANameComesBeforeTheLease(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		w.carriesNames(t, "true")
-		w = w.own(t, proxy.Options{Lease: newLease("orders=34")})
-		w.connect(t).accepted()
-		c := w.connect(t, "application_name", badName)
-		c.refused()
+		leader := w.own(t, proxy.Options{Lease: newLease("orders=34")})
+		leader.connect(t).accepted()
+		c := leader.connect(t, "application_name", badName)
+		c.refused() // a lease of the proxy's own comes after the name
 		c.Must("set application_name = 'psql'")
 		c.accepted()
 	})
@@ -156,16 +149,29 @@ func TestNamesThroughAPooler(t *testing.T) {
 	})
 }
 
-// A session that carried a fence and was reset, as pools do, carries none, and its next fence counts
-// at once: the answer to the question ahead of VACUUM says nothing about it.
+// Texts of pools between two users reset a session, a stale one, too, whatever the order of their
+// parts. Its next fence counts at once: the answer to the question ahead of VACUUM says nothing of it.
 func TestAFenceBehindAReset(t *testing.T) {
-	onEach(t, oldAndNew, func(t *testing.T, w *world) {
-		for _, reset := range []string{"DISCARD ALL", "RESET ALL", "SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL"} {
+	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
+		for _, reset := range []string{
+			"discard all", "reset all", "close all; set session authorization default; reset all; deallocate all; unlisten *; select pg_advisory_unlock_all()",
+			"set session authorization default; reset all; deallocate all; close all; unlisten *; select pg_advisory_unlock_all(); discard plans; discard sequences; discard temp",
+			"select pg_advisory_unlock_all(); close all; unlisten *; reset all", "reset all; set session authorization default",
+		} {
 			for _, p := range protocols[:2] {
-				c := w.connect(t)
-				c.Must("SET wirefence.token = 'orders=34'", "SELECT 1", reset, "VACUUM jobs")
-				stack.WantState(t, p.run(c, "DO $$ BEGIN INSERT INTO jobs (token) VALUES (33); END $$"+comment(33)), "WF001", p.name, reset)
+				c := w.begins(t)
+				c.Must("set wirefence.token = '" + stale + "'")
+				c.Fails("select 1", "WF001")
+				c.Must(reset)
+				if got := c.Value("show wirefence.token"); got != "" {
+					t.Errorf("%s: the variable is %q", reset, got)
+				}
+				c.Close()
+				c = w.connect(t)
+				c.Must("set wirefence.token = 'orders=34'", "select 1", reset, "vacuum jobs")
+				stack.WantState(t, p.run(c, "do $$ begin insert into jobs (token) values (33); end $$"+comment(33)), "WF001", p.name, reset)
 				stack.WantState(t, p.run(c, insertOf(33)+comment(33)), "WF001", p.name, reset)
+				c.Close()
 			}
 		}
 		w.wantRowsOf(t, 33, 0)

@@ -8,25 +8,6 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-func TestBeforeTheProxyCommentsAndLocalSettingsFence(t *testing.T) {
-	w := poolerBefore(t, two, proxy.Options{})
-	for _, p := range protocols[:2] {
-		c := w.connect(t)
-		for _, token := range []int{34, 33} {
-			want := map[int]string{34: "", 33: "WF001"}[token]
-			stack.WantState(t, p.run(c, insertOf(token)+comment(token)), want, p.name, token)
-			c.Must("BEGIN")
-			stack.WantState(t, p.run(c, setLocal(token)), "", p.name)
-			stack.WantState(t, p.run(c, insertOf(token)), want, p.name, "SET LOCAL", token)
-			c.Must("ROLLBACK")
-			stack.WantState(t, p.run(c, insertOf(0)), "", p.name, "unfenced, behind a fence")
-		}
-	}
-	w.wantRowsOf(t, 33, 0)
-	w.wantRowsOf(t, 34, 2)
-	w.wantRowsOf(t, 0, 4)
-}
-
 // A proxy behind a transaction pooler cannot see that another client has the session. That
 // client writes under the fence that the last one has left.
 func TestBeforeTheProxyASettingLeaks(t *testing.T) {

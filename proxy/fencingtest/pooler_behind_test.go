@@ -12,31 +12,30 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-func TestBehindThePoolerCommentsAndLocalSettingsFence(t *testing.T) {
-	w := poolerBehind(t, two, proxy.Options{})
-	for _, p := range protocols[:2] {
-		t.Run(p.name, func(t *testing.T) {
+func TestCommentsAndLocalSettingsFenceThroughAPooler(t *testing.T) {
+	for name, chain := range chains {
+		w := chain(t, two, proxy.Options{})
+		for _, p := range protocols[:2] {
 			c := w.connect(t)
 			for _, token := range []int{34, 33} {
 				want := map[int]string{34: "", 33: "WF001"}[token]
-				stack.WantState(t, p.run(c, insertOf(token)+comment(token)), want, "comment", token)
-
+				stack.WantState(t, p.run(c, insertOf(token)+comment(token)), want, name, p.name, "comment", token)
 				c.Must("BEGIN")
-				stack.WantState(t, p.run(c, setLocal(token)), "")
-				stack.WantState(t, p.run(c, insertOf(token)), want, "SET LOCAL", token)
+				stack.WantState(t, p.run(c, setLocal(token)), "", name, p.name)
+				stack.WantState(t, p.run(c, insertOf(token)), want, name, p.name, "SET LOCAL", token)
 				c.Must("ROLLBACK")
-
+				stack.WantState(t, p.run(c, insertOf(0)), "", name, p.name, "unfenced, behind a ROLLBACK")
 				c.Must("BEGIN")
 				stack.WantState(t, c.Extended("SELECT set_config('wirefence.token', $1, true)", fmt.Sprint("orders=", token)), "")
-				stack.WantState(t, p.run(c, insertOf(token)), want, "set_config", token)
-				stack.WantState(t, p.run(c, "COMMIT"), "")
-				stack.WantState(t, p.run(c, insertOf(0)), "", "unfenced, behind a transaction with a fence")
+				stack.WantState(t, p.run(c, insertOf(token)), want, name, p.name, "set_config", token)
+				stack.WantState(t, p.run(c, "COMMIT"), "", name, p.name)
+				stack.WantState(t, p.run(c, insertOf(0)), "", name, p.name, "unfenced, behind a COMMIT")
 			}
-		})
+		}
+		w.wantRowsOf(t, 33, 0)
+		w.wantRowsOf(t, 34, 2*2)
+		w.wantRowsOf(t, 0, 2*2*2)
 	}
-	w.wantRowsOf(t, 33, 0)
-	w.wantRowsOf(t, 34, 2*2)
-	w.wantRowsOf(t, 0, 2*2)
 }
 
 func TestBehindThePoolerForeignSettingsDontCount(t *testing.T) {

@@ -15,51 +15,6 @@ import (
 	"github.com/wirefence/wirefence/proxy"
 )
 
-// A procedure that commits needs a hold.
-func TestCommitInsideAProcedure(t *testing.T) {
-	const block = "do $$ begin insert into jobs values (1); commit; insert into jobs values (2); end $$"
-	onBoth(t, everyVersion, func(t *testing.T, w *world) {
-		rows := 0
-		for token, inBlock := range map[string]string{"orders=34": "2D000", stale: "WF001"} {
-			outside := map[string]string{stale: "WF001"}[token]
-			if outside == "" && !w.busy {
-				outside = "WF006"
-			}
-			for _, comment := range []bool{false, true} {
-				c := w.connect(t)
-				behind := ""
-				if comment {
-					behind = " /*wirefence.token='" + token + "'*/"
-				} else {
-					c.Must("set wirefence.token = '" + token + "'")
-				}
-				for _, p := range protocols {
-					for _, sql := range []string{"call committing()", block} {
-						stack.WantState(t, p.run(c, sql+behind), outside, sql, p.name, token, comment)
-						if c.TxStatus() != 'I' {
-							t.Errorf("%s, %s: transaction status %c", sql, p.name, c.TxStatus())
-						}
-						if outside == "" {
-							rows += 2
-						}
-						c.Must("begin")
-						stack.WantState(t, p.run(c, sql+behind), inBlock, sql, p.name, token, comment)
-						c.Must("rollback")
-						w.wantRows(t, rows)
-					}
-				}
-			}
-		}
-		c := w.connect(t)
-		for i, p := range protocols {
-			for _, sql := range []string{"call committing()", block} {
-				stack.WantState(t, p.run(c, sql), "", sql, "unfenced", p.name)
-			}
-			w.wantRows(t, rows+4*(i+1))
-		}
-	})
-}
-
 // Commands that cannot share a transaction with a check run under a hold.
 func TestWhatNoCheckCanCover(t *testing.T) {
 	onBoth(t, everyVersion, func(t *testing.T, w *world) {
@@ -69,7 +24,7 @@ func TestWhatNoCheckCanCover(t *testing.T) {
 		commands := []string{
 			"create index concurrently i on jobs (token)", "reindex index concurrently i", "drop index concurrently i",
 			"create database " + made, "drop database " + made, "alter table parts detach partition part concurrently",
-			"vacuum cell", "vacuum (full, analyze) cell", "reindex table concurrently cell", "reindex table cell", "cluster",
+			"call committing()", "do $$ begin insert into jobs values (1); commit; end $$", "vacuum cell", "vacuum (full, analyze) cell", "reindex table concurrently cell", "reindex table cell", "cluster",
 		}
 		for _, p := range protocols[:2] {
 			for _, test := range []struct{ variable, comment, want string }{
@@ -143,41 +98,6 @@ func endedBlock(c *client) {
 		c.T.Errorf("transaction status %c behind a refused PREPARE TRANSACTION", c.TxStatus())
 	}
 	c.Must("begin", "select 1", "commit")
-}
-
-// Texts of pools between two users reset a stale session, whatever the order of their parts.
-func TestTextsThatReset(t *testing.T) {
-	onBoth(t, oldAndNew, func(t *testing.T, w *world) {
-		for _, sql := range []string{
-			"discard all", "close all; set session authorization default; reset all; deallocate all; unlisten *; select pg_advisory_unlock_all()",
-			"set session authorization default; reset all; deallocate all; close all; unlisten *; select pg_advisory_unlock_all(); discard plans; discard sequences; discard temp",
-			"select pg_advisory_unlock_all(); close all; unlisten *; reset all", "reset all; set session authorization default",
-		} {
-			c := w.begins(t)
-			c.Must("set wirefence.token = '" + stale + "'")
-			c.Fails("select 1", "WF001")
-			c.Must(sql)
-			if got := c.Value("show wirefence.token"); got != "" {
-				t.Errorf("%s: the variable is %q", sql, got)
-			}
-			c.Close()
-		}
-	})
-}
-
-// Where a fence is required, a READ ONLY transaction of the client's own is its own affair.
-func TestTheClientsOwnReadOnly(t *testing.T) {
-	onEach(t, everyVersion, func(t *testing.T, w *world) {
-		w = w.own(t, proxy.Options{UnfencedWrites: proxy.Reject})
-		for _, p := range protocols {
-			c := w.connect(t)
-			c.Must("begin read only")
-			stack.WantState(t, p.run(c, insert), "25006", p.name)
-			c.Must("rollback", "begin")
-			stack.WantState(t, p.run(c, insert), "WF002", p.name)
-			c.Must("rollback")
-		}
-	})
 }
 
 // A replication connection to a database takes SQL too, as simple queries.

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/wirefence/wirefence/internal/stack"
 )
 
@@ -73,18 +71,9 @@ func (r *rival) within(t *testing.T, limit time.Duration) {
 // blocks takes the lock of orders exclusively without a seal, until free is called.
 func (w *world) blocks(t *testing.T) (free func()) {
 	t.Helper()
-	tx, err := w.Direct(t).BeginTx(t.Context(), pgx.TxOptions{})
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(wirefence.lock_key('orders'))")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		if err := tx.Rollback(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}
+	c := stack.Login(t, w.Addr(), w.Name)
+	c.Must("BEGIN", "SELECT pg_advisory_xact_lock(wirefence.lock_key('orders'))")
+	return func() { c.Must("ROLLBACK") }
 }
 
 // waiting is how many sessions wait for a lock of a resource, shared.

@@ -138,7 +138,7 @@ func TestOwnFencesGoBeforeTheStamp(t *testing.T) {
 }
 
 // When the lease ends in a transaction, that may commit what it has written, but can't write
-// more. With a new grant it is checked again.
+// more. With a new grant it is checked again. A session that is idle then stays.
 func TestTheLeaseEndsInATransaction(t *testing.T) {
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		l := newLease("orders=34")
@@ -168,6 +168,9 @@ func TestTheLeaseEndsInATransaction(t *testing.T) {
 		l.set("orders=36") // never granted
 		c.Fails(insert, "WF003")
 		c.Must("rollback")
+		l.set("")
+		c.Fails(insert, "WF007")
+		c.Must("select 1")
 		own.wantRows(t, 1)
 	})
 }

@@ -80,19 +80,6 @@ func TestSessionsEndWithTheLease(t *testing.T) {
 	}
 }
 
-func TestReadOnlyStandbyKeepsItsSessions(t *testing.T) {
-	t.Parallel()
-	s := newStandby(t, proxy.Options{})
-	c := s.connect(t)
-	c.Must("select count(*) from jobs")
-	c.Fails(insert, "WF007")
-	s.lease.set("orders=34")
-	c.Must(insert)
-	s.lease.set("")
-	c.Fails(insert, "WF007")
-	c.Must("select 1")
-}
-
 // A client like libpq that gets 57P03 tries its next host.
 func TestRefusingStandby(t *testing.T) {
 	t.Parallel()

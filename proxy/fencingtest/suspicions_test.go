@@ -87,10 +87,11 @@ func TestSuspectsWithoutTheSchema(t *testing.T) {
 			w := bareWorld(t, 0)
 			w.Exec(t, schema+";"+forSuspects)
 			trySuspects(t, w)
-			for _, sql := range []string{insert + behindGood, "set wirefence.token = 'orders=34'; " + insert} {
-				c := w.connect(t)
-				c.Fails(sql, "WF006")
-				c.Close()
+			c := w.connect(t)
+			c.Fails("set wirefence.token = 'orders=34'; "+insert, "WF006")
+			for _, by := range protocols {
+				stack.WantState(t, by.run(c, insert), "", by.name)
+				stack.WantState(t, by.run(c, insert+behindGood), "WF006", by.name)
 			}
 		})
 	}
@@ -145,46 +146,42 @@ func TestSuspectsBeforeAPooler(t *testing.T) {
 // Sessions of a pool may be older than the schema. Without the schema, writes with a fence are
 // refused. From the first login after the migration on, all of them are checked.
 func TestSessionsFromBeforeTheMigration(t *testing.T) {
-	t.Parallel()
-	w := bareWorld(t, 18)
-	w.Exec(t, "create table jobs (token int)")
-	type sessions struct {
-		protocol
-		carries, comments *client
-	}
-	var all []sessions
-	for _, by := range protocols {
-		s := sessions{by, w.fenced(t, stale), w.connect(t)}
-		all = append(all, s)
-		stack.WantState(t, by.run(s.comments, insert), "", by.name) // carries nothing
-		stack.WantState(t, by.run(s.carries, insert), "WF006", by.name)
-		stack.WantState(t, by.run(s.comments, insert+behindStale), "WF006", by.name)
-	}
-	if err := migrations.Apply(t.Context(), w.Admin, func(string) {}); err != nil {
-		t.Fatal(err)
-	}
-	w.Seal(t, "orders", 34)
-	w.connect(t)
-	for _, s := range all {
-		stack.WantState(t, s.run(s.comments, insert+behindStale), "WF001", s.name)
-		stack.WantState(t, s.run(s.carries, insert), "WF001", s.name)
-		stack.WantState(t, s.run(s.carries, "set wirefence.token = 'orders=34'"), "", s.name)
-		stack.WantState(t, s.run(s.carries, insert), "", s.name)
-	}
-	w.wantRows(t, 2*len(protocols))
-}
-
-// The remains of a failed migration count as no schema: clients without a fence are served,
-// others get WF006.
-func TestASchemaThatIsNotComplete(t *testing.T) {
-	w := bareWorld(t, 18)
-	w.Exec(t, objects, `create schema wirefence;
-		create function wirefence.check(text, text, boolean, boolean) returns text language sql return null::text`)
-	for _, by := range protocols {
-		c := w.connect(t)
-		stack.WantState(t, by.run(c, insert), "", by.name)
-		stack.WantState(t, by.run(c, insert+" /*wirefence.token='orders=34'*/"), "WF006", by.name)
-	}
+	stack.OnEach(t, oldAndNew, func(t *testing.T, major int) {
+		w := bareWorld(t, major)
+		w.Exec(t, "create table jobs (token int)")
+		type sessions struct {
+			protocol
+			carries, comments *client
+		}
+		var all []sessions
+		for _, by := range protocols {
+			s := sessions{by, w.fenced(t, stale), w.connect(t)}
+			all = append(all, s)
+			stack.WantState(t, by.run(s.comments, insert), "", by.name) // carries nothing
+			for _, sql := range []string{insert, "select * from jobs"} {
+				stack.WantState(t, by.run(s.carries, sql), "WF006", by.name, sql)
+				err := by.run(s.comments, sql+behindStale)
+				stack.WantState(t, err, "WF006", by.name, sql)
+				if e, ok := err.(*pgconn.PgError); !ok || !strings.Contains(e.Hint, "wirefence migrate") || !strings.Contains(e.Message, w.Name) {
+					t.Errorf("%+v", err)
+				}
+			}
+		}
+		stack.WantState(t, all[0].comments.Call(w.function(t, "lo_create(oid)"), "0"), "")
+		stack.WantState(t, all[0].carries.Call(w.function(t, "lo_create(oid)"), "0"), "WF006")
+		if err := migrations.Apply(t.Context(), w.Admin, func(string) {}); err != nil {
+			t.Fatal(err)
+		}
+		w.Seal(t, "orders", 34)
+		w.connect(t)
+		for _, s := range all {
+			stack.WantState(t, s.run(s.comments, insert+behindStale), "WF001", s.name)
+			stack.WantState(t, s.run(s.carries, insert), "WF001", s.name)
+			stack.WantState(t, s.run(s.carries, "set wirefence.token = 'orders=34'"), "", s.name)
+			stack.WantState(t, s.run(s.carries, insert), "", s.name)
+		}
+		w.wantRows(t, 2*len(protocols))
+	})
 }
 
 // What answers as a router with shards does is several databases: a check may be answered by

@@ -144,7 +144,6 @@ type traffic struct {
 	addr    string
 	pooled  bool // there is a transaction pooler behind the proxy
 	chained bool // there is another proxy
-	strict  bool // a fence is required
 	seed    uint64
 
 	steps    *stack.Steps // nil where they aren't told
@@ -160,7 +159,7 @@ type traffic struct {
 
 func newTraffic(t *testing.T, major int, o proxy.Options, behind upstreamKind) *traffic {
 	t.Helper()
-	tr := &traffic{DB: suite.Database(t, major), pooled: behind == pooler, chained: behind == anotherProxy, strict: o.UnfencedWrites == proxy.Reject, seed: *seed, outcomes: map[string]int{}, stories: map[uint32][]string{}}
+	tr := &traffic{DB: suite.Database(t, major), pooled: behind == pooler, chained: behind == anotherProxy, seed: *seed, outcomes: map[string]int{}, stories: map[uint32][]string{}}
 	if tr.seed == 0 {
 		tr.seed = rand.Uint64()
 	}
