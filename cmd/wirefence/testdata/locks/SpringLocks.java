@@ -9,22 +9,27 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
 import javax.sql.DataSource;
 import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.LockProvider;
 import net.javacrumbs.shedlock.core.SimpleLock;
 import net.javacrumbs.shedlock.provider.jdbctemplate.JdbcTemplateLockProvider;
+import net.javacrumbs.shedlock.provider.redis.spring.RedisLockProvider;
 import org.postgresql.ds.PGSimpleDataSource;
+import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.integration.jdbc.lock.DefaultLockRepository;
 import org.springframework.integration.jdbc.lock.JdbcLockRegistry;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 
-/** Takes a lock in a table, extends it and gives it back, as it is told. */
-class JdbcLocks {
+/** Takes a lock with a library of Spring's users, extends it and gives it back, as it is told. */
+class SpringLocks {
   public static void main(String[] args) throws Exception {
-    PGSimpleDataSource source = new PGSimpleDataSource();
-    source.setUrl(args[1]);
     int seconds = Integer.parseInt(args[3]);
     Map<String, Callable<Boolean>> does =
-        args[0].equals("ShedLock") ? shedLock(source, args[2], seconds) : registry(source, args[2], seconds);
+        switch (args[0]) {
+          case "JdbcTemplateLockProvider" -> shedLock(inTable(database(args[1])), args[2], seconds);
+          case "RedisLockProvider" -> shedLock(inRedis(args[1], args[2].split(":")), args[2].split(":")[2], seconds);
+          default -> registry(database(args[1]), args[2], seconds);
+        };
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
     for (String told = in.readLine(); told != null; told = in.readLine()) {
       boolean did = false;
@@ -37,16 +42,31 @@ class JdbcLocks {
     }
   }
 
+  static DataSource database(String url) {
+    PGSimpleDataSource source = new PGSimpleDataSource();
+    source.setUrl(url);
+    return source;
+  }
+
+  static LockProvider inTable(DataSource source) {
+    return new JdbcTemplateLockProvider(
+        JdbcTemplateLockProvider.Configuration.builder()
+            .withJdbcTemplate(new JdbcTemplate(source))
+            .usingDbTime()
+            .withLockedByValue(Long.toString(ProcessHandle.current().pid()))
+            .build());
+  }
+
+  /** The key is a prefix, an environment and a name. Without safeUpdate, extend takes the lock from its next holder. */
+  static LockProvider inRedis(String url, String[] key) {
+    LettuceConnectionFactory redis = new LettuceConnectionFactory(LettuceConnectionFactory.createRedisConfiguration(url));
+    redis.start();
+    return new RedisLockProvider.Builder(redis).keyPrefix(key[0]).environment(key[1]).safeUpdate(true).build();
+  }
+
   static SimpleLock held;
 
-  static Map<String, Callable<Boolean>> shedLock(DataSource source, String name, int seconds) {
-    JdbcTemplateLockProvider provider =
-        new JdbcTemplateLockProvider(
-            JdbcTemplateLockProvider.Configuration.builder()
-                .withJdbcTemplate(new JdbcTemplate(source))
-                .usingDbTime()
-                .withLockedByValue(Long.toString(ProcessHandle.current().pid()))
-                .build());
+  static Map<String, Callable<Boolean>> shedLock(LockProvider provider, String name, int seconds) {
     Duration time = Duration.ofSeconds(seconds);
     return Map.of(
         "acquire", () -> {

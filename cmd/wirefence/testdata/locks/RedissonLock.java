@@ -9,7 +9,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /** Takes Redisson's lock, which its watchdog extends, and gives it back as it is told. */
-class Locks {
+class RedissonLock {
   public static void main(String[] args) throws Exception {
     Config config = new Config();
     config.setLockWatchdogTimeout(Long.parseLong(args[2]) * 1000);
