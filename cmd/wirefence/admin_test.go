@@ -252,7 +252,7 @@ func TestTheDocumentedScript(t *testing.T) {
 		t.Errorf("the script didn't renew:\n%s", metrics)
 	}
 	// It keeps its lease until its time behind the grant, beyond the TTL, and no longer.
-	if status, out := run([]string{"TTL=1", "KEEP_FOR=3"}); status != 0 || out != "" {
+	if status, out := run([]string{"TTL=2", "KEEP_FOR=4"}); status != 0 || out != "" {
 		t.Errorf("status %d, %q", status, out)
 	}
 	if status, out := run([]string{"WAIT=0"}); status != 75 {

@@ -206,3 +206,23 @@ func TestProxyRecordsRefusals(t *testing.T) {
 		t.Errorf("what is older is told:\n%s", r.stdout)
 	}
 }
+
+// Names are what they are in a database of another encoding, too.
+func TestNamesInADatabaseOfAnotherEncoding(t *testing.T) {
+	t.Parallel()
+	pg, name := postgres(t), fmt.Sprintf("latin_%d", time.Now().UnixNano())
+	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE "+name+" ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+	url := pg.URL(name)
+	wirefence(t, issuer(url), "migrate").expect(t, 0)
+	stack.Exec(t, url+"&client_encoding=UTF8", "SELECT wirefence.seal('café', 34, 'Zoë/1')")
+	p := startProxy(t, url)
+	_, err := stack.Connect(t, p.url+"&client_encoding=UTF8").Exec(t.Context(), "SELECT wirefence.check('caf%C3%A9=33')")
+	stack.WantState(t, err, "WF001", "café")
+	p.signal(t, os.Interrupt)
+	p.end(t).expect(t, 0)
+	if all := events(t, wirefence(t, issuer(url), "history", "café", "-o", "json")); len(all) != 2 || all[0].Holder != "Zoë/1" || all[1].Resource != "café" || all[1].Holder != "Zoë/1" {
+		t.Errorf("the history has %+v", all)
+	}
+	wirefence(t, issuer(url), "status").expect(t, 0).says(t, "café", "Zoë")
+	wirefence(t, issuer(url), "revoke", "café").expect(t, 0).says(t, "Zoë")
+}

@@ -154,7 +154,7 @@ func TestLockClosesItsListenerWithItsLease(t *testing.T) {
 	cfg, _ := pgx.ParseConfig(url)
 	link := stack.Started(servers.StartLink(fmt.Sprintf("%s:%d", cfg.Host, cfg.Port))).EndWith(t)
 	r := start(t, append(settings, "WIREFENCE_DATABASE_URL="+connstring.At(url, link.Addr()), "WIREFENCE_TTL=10s"), "lock", "nightly", "--", "sh", "-c",
-		"trap '' TERM; while "+psqlJob("-q")+"; do :; done; echo refused; sleep 60")
+		"trap '' TERM; while "+psqlJob("-q")+"; do sleep 0.1; done; echo refused; sleep 60")
 	becomes(t, url, "true", "SELECT (count(*) > 0)::text FROM jobs")
 	link.Hold()
 	r.end(t).expect(t, 76, "nightly").says(t, "refused")

@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-var suite stack.Suite
+var suite = stack.Suite{Parallel: 6} // they wait more than they compute
 
 // shared are the servers that the tests have in common, started by the first
 // that wants them.
@@ -131,7 +131,9 @@ func database(t *testing.T, migrated bool) string {
 		return pg.URL(stack.Database(t, pg))
 	}
 	name := fmt.Sprintf("bare_%d", time.Now().UnixNano())
-	stack.Exec(t, pg.URL("postgres"), "CREATE DATABASE "+name)
+	if err := stack.CreateBare(t.Context(), pg, name, ""); err != nil {
+		t.Fatal(err)
+	}
 	return pg.URL(name)
 }
 

@@ -14,18 +14,18 @@ type lockTable struct {
 }
 
 // tableLocks are libraries whose lock is a row.
-func tableLocks(locks string) []libraryLock {
+func tableLocks(programs string) []libraryLock {
 	return []libraryLock{
-		{"ShedLock", "Java", java("JdbcLocks.java", "ShedLock"), &lockTable{
+		{"ShedLock", javaLock(programs, "SpringLocks", "JdbcTemplateLockProvider"), &lockTable{
 			"CREATE TABLE shedlock (name varchar(64) PRIMARY KEY, lock_until timestamp NOT NULL, locked_at timestamp NOT NULL, locked_by varchar(255) NOT NULL)", "row:shedlock(nightly)",
 			[]string{"shedlock", "--table", "public.shedlock", "--key", "name", "--claim", "(extract(epoch from locked_at) * 1000000)::bigint", "--while", "locked_by <> ''", "--until", "lock_until"},
 		}, ""},
-		{"Spring Integration's JdbcLockRegistry", "Java", java("JdbcLocks.java", "JdbcLockRegistry"), &lockTable{
+		{"Spring Integration's JdbcLockRegistry", javaLock(programs, "SpringLocks", "JdbcLockRegistry"), &lockTable{
 			"CREATE TABLE int_lock (lock_key char(36) NOT NULL, region varchar(100) NOT NULL, client_id char(36), created_date timestamp NOT NULL, CONSTRAINT int_lock_pk PRIMARY KEY (lock_key, region))",
 			"row:int_lock(DEFAULT:0ae34898-1512-3120-8fb6-06170a053745)",
 			[]string{"int_lock", "--table", "public.int_lock", "--key", "region,lock_key", "--claim", "hashtextextended(client_id::text, 0)", "--while", "client_id IS NOT NULL", "--until", "created_date + interval '20 s'"},
 		}, "20"},
-		{"River's leader", "", []string{locks, "river"}, &lockTable{
+		{"River's leader", goLock(programs, "river"), &lockTable{
 			"CREATE UNLOGGED TABLE river_leader (elected_at timestamptz NOT NULL, expires_at timestamptz NOT NULL, leader_id text NOT NULL, name text PRIMARY KEY DEFAULT 'default')", "row:river_leader(default)",
 			[]string{"river_leader", "--table", "public.river_leader", "--key", "name", "--claim", "(extract(epoch from elected_at) * 1000000)::bigint", "--while", "leader_id <> ''", "--until", "expires_at"},
 		}, ""},

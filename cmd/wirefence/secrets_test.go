@@ -131,7 +131,7 @@ func theIDOfAGrantIsSeenByItsHolderAlone(t *testing.T, settings []string, resour
 	watching.Go(func() {
 		for ctx.Err() == nil {
 			s.readAll(t, ctx, conn, false)
-			<-time.After(2 * time.Millisecond)
+			<-time.After(10 * time.Millisecond)
 		}
 	})
 

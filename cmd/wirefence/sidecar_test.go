@@ -42,6 +42,18 @@ type duel struct {
 func newDuel(t *testing.T, redis bool) *duel {
 	t.Helper()
 	d := &duel{url: database(t, true), programs: map[string]*program{}}
+	t.Cleanup(func() {
+		for worker, p := range d.programs {
+			if t.Failed() {
+				t.Logf("%s says %s", worker, p.says)
+			}
+		}
+		for _, p := range []*proxyProcess{d.a, d.b} {
+			if t.Failed() && p != nil {
+				t.Logf("a sidecar says %s", &p.stderr)
+			}
+		}
+	})
 	d.admin = stack.Connect(t, d.url)
 	d.slot = "duel_" + d.admin.Config().Database
 	// The issuer could not end a superuser's transaction.
@@ -94,37 +106,23 @@ func (d *duel) sidecar(t *testing.T, name string, redis bool, way func(*testing.
 
 func awaitRole(t *testing.T, p *proxyProcess, role string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		status, body := get(t, "http://"+p.admin+"/readyz?role="+role)
-		if status == http.StatusOK {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s: %s\n%s", role, body, &p.stderr)
-		}
-	}
+	stack.Eventually(t, "the sidecar is "+role, func() bool {
+		status, _ := get(t, "http://"+p.admin+"/readyz?role="+role)
+		return status == http.StatusOK
+	})
 }
 
 // wrote waits until a worker has written more rows.
 func (d *duel) wrote(t *testing.T, worker string, more int) {
 	t.Helper()
-	count := fmt.Sprintf("SELECT count(*) FROM jobs WHERE worker = '%s'", worker)
-	goal := -1
-	for deadline := time.Now().Add(time.Minute); ; runs(t, d.admin, "SELECT pg_sleep(0.005)") {
-		var n int
-		if err := d.admin.QueryRow(t.Context(), count).Scan(&n); err != nil {
+	count := func() (n int) {
+		if err := d.admin.QueryRow(t.Context(), "SELECT count(*) FROM jobs WHERE worker = $1", worker).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
-		if goal < 0 {
-			goal = n + more
-		}
-		if n >= goal {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s has written %d rows, not %d\n%s\n%s\n%s", worker, n, goal, d.programs[worker].says, &d.a.stderr, &d.b.stderr)
-		}
+		return n
 	}
+	goal := count() + more
+	stack.Eventually(t, fmt.Sprintf("%s has written %d rows", worker, goal), func() bool { return count() >= goal })
 }
 
 // program is psql scripts in a loop, that know nothing of fences: transactions of
@@ -138,7 +136,7 @@ const script = `while :; do
 	for i in 1 2 3 4 5 6 7 8 9 10; do
 		echo "BEGIN; INSERT INTO jobs VALUES ('$WORKER'); SELECT 1; INSERT INTO jobs VALUES ('$WORKER'); COMMIT;"
 	done | psql -X -q -o /dev/null "$URL"
-	sleep 0.05
+	sleep 0.2
 done`
 
 func startProgram(t *testing.T, worker, url string) *program {

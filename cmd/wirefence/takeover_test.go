@@ -85,7 +85,8 @@ func TestTakeover(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	settings = append(settings, "WIREFENCE_REUSE_PORT=true", "WIREFENCE_LISTEN="+listen+",unix:"+folder+"/.s.PGSQL.6433")
+	api := freeAddress(t)
+	settings = append(settings, "WIREFENCE_REUSE_PORT=true", apiTokens(t), "WIREFENCE_API_LISTEN="+api, "WIREFENCE_LISTEN="+listen+",unix:"+folder+"/.s.PGSQL.6433")
 	name := url[strings.LastIndex(url, "/")+1 : strings.Index(url, "?")]
 	serve := func() *running {
 		p := start(t, settings, "proxy")
@@ -102,8 +103,8 @@ func TestTakeover(t *testing.T) {
 		all.more(t)
 		old.signal(t, syscall.SIGTERM)
 		old.stderr.Await(t, "another process may accept")
-		for range 20 {
-			resp, err := probes.Get("http://" + admin + "/readyz")
+		for i := range 40 {
+			resp, err := probes.Get("http://" + []string{admin, api}[i%2] + "/readyz")
 			if err != nil {
 				t.Fatal(err)
 			}
