@@ -79,7 +79,11 @@ func TestMatrix(t *testing.T) {
 		}
 	})
 	if *page != "" {
-		if err := os.WriteFile(*page, []byte(results.page()), 0o644); err != nil {
+		written, err := os.ReadFile(*page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(*page, []byte(results.page(string(written))), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
