@@ -1,7 +1,12 @@
 /*
  * How a lease is granted and how a write is judged, small enough for spin to try
- * every order in which it may happen. README.md says how to run it, what is left
- * out and why that is no loss.
+ * every order in which it may happen. README.md says how to run it.
+ *
+ * Left out, which is no loss: the store's state between two scripts, since lease and counter may
+ * become anything right before each; holders' clocks, since each granted token gets a writer that
+ * looks at none and begins transactions for ever; BEGIN and the client's statements, of which others
+ * see nothing until the commit; and the lock's queue, in which a writer may overtake a waiting seal
+ * here, and can't in PostgreSQL.
  *
  * A step is atomic here only where nobody could come between in the real thing
  * (a Lua script, a lock's grant, the moment of a commit), or see that he had.
