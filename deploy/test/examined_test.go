@@ -37,7 +37,6 @@ func (m misses) report(t *testing.T, about string) {
 var examined = map[string]func(text string) misses{
 	composeFile:                         composeMisses,
 	"../Dockerfile":                     dockerfileMisses,
-	chartDir + "/README.md":             readmeMisses,
 	manifestDir + "/sidecar.yaml":       ofObjects(sidecarMisses),
 	manifestDir + "/standalone.yaml":    ofObjects(plainStandaloneMisses),
 	manifestDir + "/migrate.yaml":       ofObjects(plainMigrateMisses),
@@ -100,11 +99,6 @@ var faults = map[string][]struct{ old, replacement, noticed string }{
 		{"CMD [\"/wirefence\", \"status\", \"--ready\"]", "CMD /wirefence status --ready", "needs a shell"},
 		{"HEALTHCHECK --interval=5s", "HEALTHCHECK --interval", "can't be parsed"},
 		{"golang:1.26-bookworm", "golang", "golang has no tag"},
-	},
-	chartDir + "/README.md": {
-		{"| `service.port` | `6433`", "| `service.port` | `5432`", "service.port is 6433"},
-		{"| `service.port` |", "| `service.ports` |", "service.ports is no value"},
-		{"| `tls.mode` |", "| tls.mode |", "tls.mode has no row"},
 	},
 	manifestDir + "/injection.yaml": {
 		{"c.name == 'wirefence')", "c.nam = 'wirefence')", "Syntax error"},
