@@ -280,7 +280,7 @@ func (l *leases) client(cfg LeaseSettings, log *slog.Logger) (*lockclient.Client
 // SealSettings name the databases in which grants are sealed besides the one of
 // WIREFENCE_DATABASE_URL, which is each command's own.
 type SealSettings struct {
-	SealURLs connectionStrings `env:"WIREFENCE_SEAL_URLS" flag:"seal" group:"Leases" type:"url..." file:"anew" help:"connection strings of the issuer's roles in [further databases](several-databases.md) that the holder writes to, separated by spaces: a grant counts only if it is sealed in all of them, and in the database of ~WIREFENCE_DATABASE_URL~. The flag may be given several times"`
+	SealURLs connectionStrings `env:"WIREFENCE_SEAL_URLS" flag:"seal" group:"Leases" type:"url..." file:"anew" help:"connection strings of the issuer's roles in [further databases](stores.md#several-databases) that the holder writes to, separated by spaces: a grant counts only if it is sealed in all of them, and in the database of ~WIREFENCE_DATABASE_URL~. The flag may be given several times"`
 }
 
 // connectionStrings are several connection strings.

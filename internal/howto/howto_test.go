@@ -46,8 +46,7 @@ func versionsOf(names ...string) string {
 var guides = []guide{
 	{page: "howto/cron.md", bare: true, programs: "psql under cron", versions: "psql --version", way: "wirefence lock, guard"},
 	{page: "howto/queue.md", proxy: true, programs: "psycopg, a queue", versions: versionsOf("psycopg"), way: "claims of rows, guard"},
-	{page: "howto/django.md", proxy: true, pooler: true, redis: true, programs: "Django, Celery", versions: versionsOf("django", "celery"), way: "wirefence lock; hook, proxy"},
-	{page: "howto/sqlalchemy.md", proxy: true, programs: "SQLAlchemy", versions: versionsOf("sqlalchemy"), way: "hook, proxy"},
+	{page: "howto/django.md", proxy: true, pooler: true, redis: true, programs: "Django, Celery, SQLAlchemy", versions: versionsOf("django", "celery", "sqlalchemy"), way: "wirefence lock; hook, proxy"},
 	{page: "howto/langgraph.md", newest: true, programs: "LangGraph, its checkpointer", versions: versionsOf("langgraph", "langgraph-checkpoint-postgres"), way: "hook, guard"},
 	{page: "howto/leader.md"},
 	{page: "howto/redis-lock.md", redis: true, programs: "redis-py", versions: versionsOf("redis"), way: "sidecar, guard"},

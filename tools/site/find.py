@@ -29,7 +29,7 @@ FIRST = {
     "alembic": "howto/migrations.html",
     "django": "howto/django.html",
     "celery beat": "howto/django.html",
-    "sqlalchemy": "howto/sqlalchemy.html",
+    "sqlalchemy": "howto/django.html",
     "rails": "howto/rails.html",
     "spring": "howto/spring.html",
     "shedlock": "howto/spring.html",
