@@ -27,10 +27,10 @@ type writer struct {
 	tx     int64
 }
 
-// held is what a transaction held, and since when at most.
+// held is what a transaction held, and from when to when at most.
 type held struct {
-	t     tokens
-	began time.Time
+	t            tokens
+	began, ended time.Time
 	// revoked is how many revocations of its resources had ended when it began.
 	revoked int64
 }
@@ -54,6 +54,19 @@ func (h held) mayBeEnded() bool {
 		}
 	}
 	return revoking > h.revoked
+}
+
+// metAgain reports whether a takeover that ends whom it meets twice, with three tenths of a second
+// between, could have met the session in an earlier transaction, too.
+func metAgain(recent []held) bool {
+	return slices.ContainsFunc(recent[1:], func(h held) bool {
+		for r := range h.t {
+			if _, again := recent[0].t[r]; again && r.preemptAfter != fence.Never {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // mayHaveIdled reports whether the session could have held the transaction's fence
@@ -115,7 +128,12 @@ func (w *writer) attempt(ctx context.Context, p plan) fate {
 	}
 	sql := p.statements(w.number, w.tx, t)
 	at, err := w.send(ctx, p, sql)
-	w.recent[p.way()] = append([]held{h}, w.recent[p.way()][:min(3, len(w.recent[p.way()]))]...)
+	h.ended = time.Now()
+	recent := append([]held{h}, w.recent[p.way()]...)
+	for len(recent) > 4 && time.Since(recent[len(recent)-1].ended) > time.Second {
+		recent = recent[:len(recent)-1]
+	}
+	w.recent[p.way()] = recent
 	// Nothing of it need have run, or the end was on its way when it began.
 	idle := p.proxied && (p.joined || at == sql[0] || time.Since(h.began) < lag)
 	f, fault := w.judge(p, t, err, idle)
@@ -228,7 +246,8 @@ func (w *writer) judge(p plan, t tokens, err error, idle bool) (fate, string) {
 	case !isPg || pgErr.Code == "57P01":
 		// Who is ended may have come to an end by itself just before.
 		due := func(h held) bool { return h.mayBeEnded() || idle && h.mayHaveIdled() }
-		if !slices.ContainsFunc(w.recent[p.way()], due) {
+		recent := w.recent[p.way()]
+		if !slices.ContainsFunc(recent[:min(4, len(recent))], due) && !metAgain(recent) {
 			return ended, "a backend was ended that had been in nobody's way"
 		}
 		return ended, ""
@@ -238,6 +257,8 @@ func (w *writer) judge(p plan, t tokens, err error, idle bool) (fate, string) {
 			return conflict, "40001, which is not documented for this"
 		}
 		return conflict, ""
+	case pgErr.Code == "55P03":
+		return conflict, w.judgeGivingUp(t, pgErr)
 	case fence.IsStale(err):
 		return refused, w.judgeRefusal(t, pgErr.Detail)
 	}
@@ -258,6 +279,26 @@ func (w *writer) judgeRefusal(t tokens, text string) string {
 		return "a token that isn't stale was refused"
 	}
 	note(w.journal, w.journal.cited, recorded{id, current}, true)
+	return ""
+}
+
+var (
+	givenUp = regexp.MustCompile(`^could not take over resource "doc:(\d+)"$`)
+	blocks  = regexp.MustCompile(`^It is held by process \d+ of role issuer(, process \d+ of role issuer)*, whose sessions role app may not end\.`)
+)
+
+// judgeGivingUp wants an advance on use to have given up for issuers alone: one that seals several
+// tokens in a transaction keeps what it has sealed until it has all.
+func (w *writer) judgeGivingUp(t tokens, err *pgconn.PgError) string {
+	m := givenUp.FindStringSubmatch(err.Message)
+	if m == nil || !blocks.MatchString(err.Detail) {
+		return "55P03, which is not documented for this"
+	}
+	id, _ := strconv.Atoi(m[1])
+	r := w.resources[id]
+	if _, presented := t[r]; !presented || !r.byUse || r.preemptAfter == fence.Never {
+		return "an advance gave up that has no reason to"
+	}
 	return ""
 }
 
