@@ -197,6 +197,7 @@ func forRestore(t *testing.T, server *servers.Postgres) database {
 // A restored database refuses and accepts the same writes as the dumped one, and needs no
 // repair.
 func TestADumpBringsItsGuards(t *testing.T) {
+	stack.NeedsMore(t, "5 s of CPU")
 	onEach(t, func(t *testing.T, db database) {
 		source := withSchema(t, dumped(t, db.Major))
 		app := guarded(t, source)

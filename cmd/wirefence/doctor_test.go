@@ -135,6 +135,7 @@ func TestDoctorOfAHealthyDatabase(t *testing.T) {
 
 // Every drift is made, and found by its check alone.
 func TestDoctorFindsDrift(t *testing.T) {
+	stack.NeedsMore(t, "11 s of CPU")
 	t.Parallel()
 	guard := []string{"CREATE TABLE orders (id int)", "CREATE TABLE reports (tenant text NOT NULL, id int NOT NULL)",
 		"SELECT wirefence.protect('orders', 'orders')", "SELECT wirefence.protect('reports', 'report:{tenant}:{id}')"}

@@ -82,6 +82,7 @@ func (r *rotating) expiry(t *testing.T, resource string) (at time.Time) {
 // A proxy with a lease, `wirefence lock` and a lock client go on when their role's password changes,
 // wherever it comes from.
 func TestPasswordsThatChange(t *testing.T) {
+	stack.NeedsMore(t, "9 s of CPU")
 	t.Parallel()
 	for _, c := range []struct {
 		name     string

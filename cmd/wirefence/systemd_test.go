@@ -101,6 +101,7 @@ func listenAt(t *testing.T, network, address string) net.Listener {
 // With sockets that systemd keeps, a service is restarted again and again, and clients
 // that connect meanwhile wait but are served, by TCP and by a Unix socket.
 func TestRestartWithPassedSockets(t *testing.T) {
+	stack.NeedsMore(t, "5 s of CPU")
 	t.Parallel()
 	url := database(t, true)
 	settings, _, _ := proxySettingsFor(t, url)

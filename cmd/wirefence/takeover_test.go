@@ -77,6 +77,7 @@ func visit(url string) error {
 // A new process takes the addresses over from an old one, and so does the next,
 // and no client is refused or reset meanwhile; nor is a probe.
 func TestTakeover(t *testing.T) {
+	stack.NeedsMore(t, "11 s of CPU")
 	t.Parallel()
 	url := database(t, true)
 	settings, listen, admin := proxySettingsFor(t, url)

@@ -231,6 +231,7 @@ func TestExploreIsEndedWithAllThatItStarted(t *testing.T) {
 // A counter that is read, and then written, is explored. The script leads to the same end without
 // Wirefence, and the page, which names no other file, tells it.
 func TestExploreWritesTheSchedule(t *testing.T) {
+	stack.NeedsMore(t, "4 s of CPU")
 	t.Parallel()
 	p := toExplore(t)
 	script, page := filepath.Join(t.TempDir(), "it's stale.sh"), filepath.Join(t.TempDir(), "stale.html")

@@ -17,6 +17,7 @@ import (
 // With sslmode=verify-full the proxy and the issuer's connection take the certificates that psql takes, such as those of
 // PostgreSQL's manual, which have a common name alone.
 func TestCertificatesAreTakenAsByLibpq(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	stack.OnEach(t, stack.OldAndNew, func(t *testing.T, major int) {
 		w := start(t, major)
 		loopback, other := net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)

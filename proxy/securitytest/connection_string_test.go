@@ -30,6 +30,7 @@ func psqlOf(t *testing.T, major int, conninfo, sql string) (answer string, ok bo
 
 // A connection string does what it does for psql, or is refused as there.
 func TestConnectionStringsAreReadAsByLibpq(t *testing.T) {
+	stack.NeedsMore(t, "4 s of CPU")
 	stack.OnEach(t, stack.OldAndNew, func(t *testing.T, major int) {
 		w := start(t, major)
 		const who = "SELECT current_user || ' ' || current_database() || ' ' || current_setting('application_name') || ' ' || (inet_server_addr() IS NULL)::text"

@@ -40,6 +40,7 @@ const whichPort = "SELECT setting FROM pg_settings WHERE name = 'port'"
 // Sessions find the server of the role that they want, however they
 // authenticate.
 func TestTargetSessionAttrs(t *testing.T) {
+	stack.NeedsMore(t, "4 s of CPU")
 	t.Parallel()
 	primary, standby := couple(t)
 	file := (&world{Postgres: primary}).userFile(t, []string{"alice"})

@@ -11,6 +11,7 @@ import (
 
 // A password in clear in the user file is prepared as libpq and the server do.
 func TestPasswordsBeyondASCII(t *testing.T) {
+	stack.NeedsMore(t, "4 s of CPU")
 	t.Parallel()
 	w := start(t, 0)
 	var statements, lines, passwords []string

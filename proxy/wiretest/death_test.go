@@ -112,6 +112,7 @@ func TestVanishedClientsLeaveNoBackend(t *testing.T) {
 // Case 14: bulk data in both directions at once doesn't stall: on two
 // connections, and on one whose answers are only read when all is sent.
 func TestBulkBothWays(t *testing.T) {
+	stack.NeedsMore(t, "5 s of CPU")
 	for _, options := range []string{"", "-c wirefence.token=orders=34"} {
 		t.Run(options, func(t *testing.T) {
 			t.Parallel()
