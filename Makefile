@@ -148,12 +148,12 @@ more: $(TOOLS)/gotestsum ## Run tests with the race detector, other servers, dri
 
 .PHONY: verify
 verify: ## Run what takes long, two hours in all, whatever of it fails
-	@echo "This installs, once: $$(scripts/install-servers --missing --all)"
+	@echo "This installs, once: $$(scripts/install-servers --missing --suites)"
 	@$(MAKE) --no-print-directory --keep-going verify-tests ways verify-drivers verify-faults fuzz simulate soak contend verify-explored queues suites newcomer
 
 .PHONY: verify-tests
 verify-tests: $(TOOLS)/gotestsum ## Run the tests on every version of PostgreSQL, and those that make more leaves out
-	scripts/install-servers --all
+	scripts/install-servers --suites
 	$(RUN_TESTS) long -timeout 25m $(TESTFLAGS)
 
 .PHONY: ways
@@ -202,7 +202,7 @@ queues: ## Stop workers of each queue STOPS (250) times for longer than it waits
 
 .PHONY: suites
 suites: ## Run the tests of PostgreSQL, drivers, ORMs and clients of Redis, direct and through the proxy, and write docs/suites.json
-	scripts/install-servers --all
+	scripts/install-servers --suites
 	$(GO) test -count=1 -timeout 0 -v ./proxy/suitetest -figures $(CURDIR)/docs/suites.json; status=$$?; \
 	  $(GO) test -count=1 ./internal/house -run TestBadgesShowWhatWasRun -update-badges; exit $$status
 

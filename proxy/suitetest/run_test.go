@@ -46,7 +46,7 @@ func regress(t *testing.T, w *way) map[string]string {
 	out := folder(t)
 	compile := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", "-I/usr/include/postgresql/15/server", "-I"+source, "-o", filepath.Join(out, "regress.so"), filepath.Join(source, "regress.c"))
 	if text, err := compile.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s: run scripts/install-servers --all", err, text)
+		t.Fatalf("%v: %s: run scripts/install-servers --suites", err, text)
 	}
 	for _, library := range []string{"refint.so", "autoinc.so"} {
 		if err := os.Symlink(filepath.Join(binaries, "lib", library), filepath.Join(out, library)); err != nil {

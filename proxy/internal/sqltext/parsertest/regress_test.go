@@ -16,7 +16,7 @@ func TestRegression(t *testing.T) {
 	folder := filepath.Join(servers.CacheDir(), "suites", "regress", "sql")
 	files, err := filepath.Glob(filepath.Join(folder, "*.sql"))
 	if err != nil || len(files) < 200 {
-		t.Fatalf("%d regression tests of PostgreSQL are in the cache: run scripts/install-servers --all", len(files))
+		t.Fatalf("%d regression tests of PostgreSQL are in the cache: run scripts/install-servers --suites", len(files))
 	}
 	var lexing lexing
 	for _, file := range files {
