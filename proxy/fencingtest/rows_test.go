@@ -74,15 +74,17 @@ func TestRowFencesBehindReadOnly(t *testing.T) {
 			} {
 				c := w.connect(t)
 				c.Must("SET wirefence.token = 'job(1)=10'", "BEGIN READ ONLY")
+				w.Exec(t, "BEGIN", "LOCK TABLE cell")
 				over := make(chan error, 1)
-				go func() { over <- run(c, opens, "SELECT pg_sleep(0.5)", insertOf(33), "COMMIT") }()
-				stack.Eventually(t, "it sleeps, or was refused", func() bool {
-					return len(over) > 0 || w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = $1", w.Name) > 0
+				go func() { over <- run(c, opens, "SELECT FROM cell", insertOf(33), "COMMIT") }()
+				stack.Eventually(t, "it waits, or was refused", func() bool {
+					return len(over) > 0 || w.count(t, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'cell'::regclass") > 0
 				})
 				if len(over) == 0 {
 					_, err := stack.Connect(t, w.URL(w.Name)).Exec(t.Context(), "SELECT FROM queue WHERE id = 1 FOR NO KEY UPDATE NOWAIT")
 					stack.WantState(t, err, "55P03", opens, way, "a take")
 				}
+				w.Exec(t, "COMMIT")
 				if err := <-over; err != nil && stack.State(err) != "0A000" {
 					t.Errorf("%s, %s: %v", opens, way, err)
 				}
