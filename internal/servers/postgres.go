@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -42,7 +43,11 @@ type Postgres struct {
 	Major     int
 	SocketDir string
 
-	bin string
+	bin  string
+	kept struct { // of RunKept
+		sync.Mutex
+		conn *pgx.Conn
+	}
 }
 
 // StartPostgres makes a cluster and starts it. It returns when the server
@@ -116,6 +121,26 @@ func (p *Postgres) Exec(ctx context.Context, database string, statements ...stri
 		}
 	}
 	return nil
+}
+
+// RunKept runs a statement in the database postgres over a connection that stays, unless it is in use:
+// for tests that make a database each, since to log in takes as long as that.
+func (p *Postgres) RunKept(ctx context.Context, sql string) (err error) {
+	if !p.kept.TryLock() {
+		return p.Exec(ctx, "postgres", sql)
+	}
+	defer p.kept.Unlock()
+	for range 2 { // the server may have been restarted
+		if p.kept.conn == nil || p.kept.conn.IsClosed() {
+			if p.kept.conn, err = pgx.Connect(ctx, p.URL("postgres")); err != nil {
+				return err
+			}
+		}
+		if _, err = p.kept.conn.Exec(ctx, sql); err == nil || !p.kept.conn.IsClosed() {
+			break
+		}
+	}
+	return err
 }
 
 // writeSettings writes the defaults, and over them those of cfg.

@@ -220,7 +220,7 @@ func DropWith(t testing.TB, pg *servers.Postgres, name string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Patience)
 		defer cancel()
-		_ = pg.Exec(ctx, "postgres", "DROP DATABASE "+name+" WITH (FORCE)")
+		_ = pg.RunKept(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
 	})
 }
 
@@ -295,7 +295,7 @@ func CreateBare(ctx context.Context, pg *servers.Postgres, name, options string)
 	if pg.Major >= 15 {
 		options += " STRATEGY FILE_COPY"
 	}
-	return pg.Exec(ctx, "postgres", "CREATE DATABASE "+name+" "+options)
+	return pg.RunKept(ctx, "CREATE DATABASE "+name+" "+options)
 }
 
 // Direct opens another superuser's connection past any proxy.
