@@ -206,6 +206,7 @@ const traps = `
 // Whatever search_path and settings its caller has, no function that everybody or an issuer may call,
 // and no guard, runs foreign code with the rights of another role, and verdicts are the same.
 func TestNoTrapRunsAsAnotherRole(t *testing.T) {
+	stack.NeedsMore(t, "6 s of CPU")
 	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
 		admin := db.admin(t)
 		db.seal(t, "orders", 34)
@@ -303,6 +304,7 @@ func TestNoTrapRunsAsAnotherRole(t *testing.T) {
 // The owner of a table changes its functions, columns and judges as fast as it can, while a session
 // checks its rows. Nothing of it may run as wirefence_owner.
 func TestACheckRacesWithTheTablesOwner(t *testing.T) {
+	stack.NeedsMore(t, "8 s of CPU")
 	onQueue(t, func(t *testing.T, db database, app *pgx.Conn) {
 		mustExec(t, db.admin(t), "SELECT wirefence.seal('orders', 34)")
 		mustExec(t, app, `

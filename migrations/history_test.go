@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/wirefence/wirefence/internal/stack"
 )
 
 // told returns the history as the issuer reads it, a line for each row.
@@ -122,6 +124,7 @@ func TestTheHistoryIsBoundedByAgeAndNumber(t *testing.T) {
 // none waits for another whose pruning transaction is open, and the number of rows stays
 // near the bound.
 func TestPruningStandsInNobodysWay(t *testing.T) {
+	stack.NeedsMore(t, "4 s of CPU")
 	onEach(t, func(t *testing.T, db database) {
 		admin := db.admin(t)
 		mustExec(t, admin, "SELECT wirefence.set_history(100)")

@@ -89,6 +89,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestDemoIsInterrupted(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	for _, c := range []struct {
 		after string
 		by    os.Signal
@@ -154,6 +155,7 @@ func TestDemoNoticesABrokenFence(t *testing.T) {
 }
 
 func TestDemoKeeps(t *testing.T) {
+	stack.NeedsMore(t, "6 s")
 	t.Parallel()
 	dir := ownFolder(t)
 	r := start(t, []string{"TMPDIR=" + dir}, "demo", "--keep")

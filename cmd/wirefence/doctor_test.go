@@ -38,6 +38,7 @@ type patient struct {
 
 func newPatient(t *testing.T) patient {
 	t.Helper()
+	stack.NeedsMore(t, "half a minute of CPU, with all that doctor examines")
 	pg := healthyServer(t)
 	return patient{pg, stack.Database(t, pg)}
 }
@@ -115,7 +116,8 @@ func (r report) ends(t *testing.T, status int, checks ...string) {
 
 func TestDoctorOfAHealthyDatabase(t *testing.T) {
 	t.Parallel()
-	p := newPatient(t)
+	pg := healthyServer(t)
+	p := patient{pg, stack.Database(t, pg)}
 	p.exec(t, "CREATE TABLE orders (id int)", "SELECT wirefence.seal('orders', 34, 'worker-B')", "SELECT wirefence.protect('orders', 'orders')",
 		"CREATE TABLE jobs (id bigint PRIMARY KEY, claim bigint)", "SELECT wirefence.declare_rows('job', 'jobs', '{id}', 'claim', 'claim > 0')")
 	r := wirefence(t, p.settings(), "doctor").expect(t, 0)

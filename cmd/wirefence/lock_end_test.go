@@ -89,7 +89,7 @@ func TestLockEndsAllWritersBeforeTheLeaseIsAnothers(t *testing.T) {
 	url := database(t, true)
 	stack.Exec(t, url, "CREATE TABLE jobs (at timestamptz DEFAULT clock_timestamp(), writer text)")
 	writer := func(name string) string {
-		return fmt.Sprintf(`trap "" TERM; while :; do psql -Xq "%s" -c "INSERT INTO jobs (writer) VALUES (\$\$%s\$\$)"; sleep 0.05; done`, url, name)
+		return fmt.Sprintf(`trap "" TERM; while :; do psql -Xq "%s" -c "INSERT INTO jobs (writer) VALUES (\$\$%s\$\$)"; sleep 0.2; done`, url, name)
 	}
 	l := lockScript(t, fmt.Sprintf(`trap '' TERM
 		(%s) &

@@ -263,6 +263,7 @@ func TestTheSchemaIsNotLookedForAfterTheEnd(t *testing.T) {
 // A proxy whose clients are idle keeps at most two connections to its database, whether it has a
 // lease or waits for one: there may be one for each pod. It opens others for moments.
 func TestAnIdleProxyKeepsTwoConnections(t *testing.T) {
+	stack.NeedsMore(t, "40 s, and 5 s of CPU")
 	t.Parallel()
 	for store, settings := range map[string][]string{"PostgreSQL": nil, "Redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {
 		t.Run(store, func(t *testing.T) {

@@ -117,6 +117,7 @@ func getPaths(t *testing.T, admin string) (paths []string) {
 
 // Nobody but its holder sees the id of a grant, with which one renews and releases a lease.
 func TestTheIDOfAGrantIsSeenByItsHolderAlone(t *testing.T) {
+	stack.NeedsMore(t, "8 s of CPU")
 	onEachStore(t, theIDOfAGrantIsSeenByItsHolderAlone)
 }
 

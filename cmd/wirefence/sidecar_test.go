@@ -209,6 +209,7 @@ func (d *duel) judge(t *testing.T) {
 // happens to the leader's sidecar, the other takes over in time, and not a row of
 // the former leader's is committed after that.
 func TestSidecarsTakeOver(t *testing.T) {
+	stack.NeedsMore(t, "10 s of CPU")
 	t.Parallel()
 	for name, fault := range map[string]struct {
 		strike, undo func(t *testing.T, d *duel)

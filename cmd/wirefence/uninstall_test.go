@@ -22,6 +22,7 @@ func uninstall(t *testing.T, url, answer string, args ...string) result {
 
 // Who may grant and drop a role changed in PostgreSQL 16.
 func TestUninstall(t *testing.T) {
+	stack.NeedsMore(t, "6 s of CPU")
 	t.Parallel()
 	for _, major := range stack.Versions() {
 		t.Run(strconv.Itoa(major), func(t *testing.T) {

@@ -28,6 +28,7 @@ type played struct {
 
 func toPlay(t *testing.T) *played {
 	t.Helper()
+	stack.NeedsMore(t, "half a minute of CPU, with all that zombie plays")
 	url := database(t, false)
 	stack.Exec(t, url, "CREATE TABLE totals (day date PRIMARY KEY, n int, by text)", "INSERT INTO totals VALUES ('2026-11-23', 0, 'nobody')",
 		"CREATE TABLE runs (run text)")

@@ -57,7 +57,7 @@ func TestFailedLogins(t *testing.T) {
 	}
 	failing(t, 0)
 	before := heap()
-	const logins = 500
+	const logins = 200
 	t.Run("clients", func(t *testing.T) { // which are gone with it
 		for i := range logins {
 			failing(t, i)

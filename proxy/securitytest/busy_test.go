@@ -20,6 +20,7 @@ import (
 // A client that lets TLS answer, and takes no answers, is not read any more: what waits
 // for it has a bound. Others are served meanwhile.
 func TestAnswersThatAreNotTaken(t *testing.T) {
+	stack.NeedsMore(t, "6 s of CPU")
 	t.Parallel()
 	w := start(t, 15)
 	addr := stack.Proxy(t, w.Postgres, proxy.Options{Upstream: w.upstream("sslmode=disable"), TLS: w.certificate(t), DrainTimeout: time.Second})
