@@ -18,7 +18,7 @@ import (
 
 const (
 	resetTotals = `psql -Xqd {url} -c "SET session_replication_role = replica" -c "TRUNCATE runs" -c "UPDATE totals SET orders = 1, by = 'nobody'"`
-	cut         = `psql -XAtqd {url} -c "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"`
+	cut         = `psql -XAtqd {url} -c "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"`
 	flushRedis  = "redis-cli -p {port} FLUSHALL"
 	revoke      = "{wirefence} revoke nightly || true"
 )
