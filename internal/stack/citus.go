@@ -53,8 +53,23 @@ func OnCitusNodes(t testing.TB, c *servers.Citus, objects ...string) (nodes []*D
 		}
 		nodes = append(nodes, at)
 	}
-	nodes[0].Exec(t, objects...)
+	distribute(t, nodes[0], objects)
 	return nodes
+}
+
+// distribute runs statements, and one again that has met Citus' own work in another database of the
+// nodes ("tuple concurrently updated").
+func distribute(t testing.TB, db *DB, statements []string) {
+	t.Helper()
+	for _, sql := range statements {
+		var err error
+		if !within(Patience, func() bool {
+			_, err = db.Admin.Exec(t.Context(), sql)
+			return State(err) != "XX000"
+		}) || err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
 }
 
 // OnCitus makes a database on all nodes, with the schema at the coordinator, and with what
@@ -65,6 +80,6 @@ func OnCitus(t testing.TB, c *servers.Citus, objects ...string) *DB {
 	if err := migrations.Apply(t.Context(), db.Admin, nil); err != nil {
 		t.Fatal(err)
 	}
-	db.Exec(t, objects...)
+	distribute(t, db, objects)
 	return db
 }
