@@ -55,7 +55,9 @@ func dumped(t *testing.T, target int) *servers.Postgres {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, major := range slices.Backward(stack.Versions()) {
+	versions := append(stack.Versions(), stack.Version(0)) // whose pg_dump it may be
+	slices.Sort(versions)
+	for _, major := range slices.Backward(versions) {
 		if major <= min(target, newest) {
 			return suite.Server(t, major)
 		}

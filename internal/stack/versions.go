@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/wirefence/wirefence/internal/servers"
@@ -22,17 +23,22 @@ var more = os.Getenv("WIREFENCE_TEST_MORE") != ""
 // there is more. Flags must have been parsed.
 func alone() bool { return testing.Short() && !more }
 
-// Versions are all installed versions of PostgreSQL. With -short they are OldAndNew, or the
-// distribution's alone. Flags must have been parsed.
+// Versions are all installed versions of PostgreSQL. With -short they are the distribution's, or
+// where there is more those of OldAndNew that make test doesn't have. Flags must have been parsed.
 func Versions() []int {
 	switch {
 	case alone():
 		return []int{servers.DefaultVersion()}
 	case testing.Short():
-		return OldAndNew
+		return others(OldAndNew)
 	default:
 		return servers.PostgresVersions()
 	}
+}
+
+// others are those of several versions that make test doesn't have.
+func others(versions []int) []int {
+	return slices.DeleteFunc(slices.Clone(versions), func(major int) bool { return major == servers.DefaultVersion() })
 }
 
 // Version is the one to start for a test that asks for one, or for 0: the distribution's
@@ -44,14 +50,17 @@ func Version(major int) int {
 	return major
 }
 
-// Some returns the versions that a test runs on: all of these, or with -short one of them,
-// which its name decides, or the distribution's.
+// Some returns the versions that a test runs on: all of these, or with -short one of them that make
+// test doesn't have, which its name decides, or the distribution's.
 func Some(t testing.TB, versions []int) []int {
 	if alone() {
 		return Versions()
 	}
 	if !testing.Short() {
 		return versions
+	}
+	if others := others(versions); len(others) > 0 {
+		versions = others
 	}
 	at := crc32.ChecksumIEEE([]byte(t.Name())) % uint32(len(versions))
 	return versions[at : at+1]
