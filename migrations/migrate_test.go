@@ -298,6 +298,7 @@ func TestSQLIsPlainASCII(t *testing.T) {
 // A migration is one transaction: whenever its connection or its program ends, the database is
 // as it was before.
 func TestAMigrationThatEndsLeavesNothing(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	const objects = `SELECT count(*) FROM (SELECT FROM pg_namespace WHERE nspname = 'wirefence'
 		UNION ALL SELECT FROM pg_proc WHERE pronamespace = to_regnamespace('wirefence')
 		UNION ALL SELECT FROM pg_class WHERE relnamespace = to_regnamespace('wirefence')) AS o`

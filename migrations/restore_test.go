@@ -26,6 +26,7 @@ func toDump(t *testing.T) database {
 // A new cluster lacks the roles. They must exist first: without them the restore fails
 // visibly, and its objects belong to the role that restored.
 func TestARestoreIntoANewCluster(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	t.Parallel()
 	source := toDump(t)
 	file := custom.dumpTo(t, source)

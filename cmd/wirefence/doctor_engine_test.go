@@ -124,6 +124,7 @@ func (p patient) among(attributes string, hosts ...string) []string {
 
 // A commit that waits for less than a grant's is told where there are synchronous standbys.
 func TestDoctorOfSynchronousStandbys(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	t.Parallel()
 	pg := startHealthy(t)
 	t.Cleanup(pg.Close)

@@ -108,6 +108,7 @@ func TestDoctorFindsWhatACrashCouldUndo(t *testing.T) {
 }
 
 func TestDoctorOfAStandby(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	t.Parallel()
 	pg := startHealthy(t) // of its own: a server with a standby is told from others
 	t.Cleanup(pg.Close)

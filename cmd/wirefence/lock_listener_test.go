@@ -149,6 +149,7 @@ func TestLockEndsSessionsBeforeItsLease(t *testing.T) {
 // With the lease the listener ends, while the command may go on for a moment: here it ignores
 // SIGTERM, and its sessions have a fence of their own in PGOPTIONS, which no later grant outdates.
 func TestLockClosesItsListenerWithItsLease(t *testing.T) {
+	stack.NeedsMore(t, "20 s, and 3 s of CPU")
 	t.Parallel()
 	url, settings := jobs(t)
 	cfg, _ := pgx.ParseConfig(url)

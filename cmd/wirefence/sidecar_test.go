@@ -256,6 +256,7 @@ func TestSidecarsTakeOver(t *testing.T) {
 
 // SIGTERM hands the lease over when the last transaction has ended.
 func TestSidecarHandsOver(t *testing.T) {
+	stack.NeedsMore(t, "4 s of CPU")
 	t.Parallel()
 	for store, redis := range map[string]bool{"Redis": true, "PostgreSQL": false} {
 		t.Run(store, func(t *testing.T) {

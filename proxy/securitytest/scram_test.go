@@ -17,6 +17,7 @@ import (
 // log in wherever it can work, bound to the channel where that can be, and are
 // told what to set where it can't.
 func TestScramWithTLSOnEitherSide(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	stack.OnEach(t, []int{14, 18}, func(t *testing.T, major int) {
 		w := start(t, major)
 		users := w.userFile(t, []string{"alice"})

@@ -122,6 +122,7 @@ func awaitEnd(conn *pgx.Conn) error {
 
 // An old primary that comes back later gets no session either.
 func TestAnOldPrimaryComesBack(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	t.Parallel()
 	s := newSplit(t)
 	s.old.Kill()
