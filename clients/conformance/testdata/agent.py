@@ -4,6 +4,7 @@ role, LEASES_URL of one with wirefence_issuer. Told to set up, it only creates t
 import asyncio
 import os
 import sys
+import time
 
 import psycopg
 from langgraph.graph import START, MessagesState, StateGraph
@@ -17,7 +18,10 @@ late = False
 
 
 def revoke():
-    with psycopg.connect(LEASES) as operator:
+    with psycopg.connect(LEASES, autocommit=True) as operator:
+        # It would end a transaction that still writes a checkpoint, and the session with it.
+        while operator.execute("SELECT writers FROM wirefence.status() WHERE resource = 'checkpoint:42'").fetchone()[0]:
+            time.sleep(0.01)
         operator.execute("SELECT wirefence.revoke('checkpoint:42')")
 
 
