@@ -35,7 +35,8 @@ BENCHFLAGS ?=
 # The version and the commit come by -ldflags. Asking git for more would fail where the checkout
 # belongs to another user.
 export GOFLAGS += -buildvcs=false
-# All is compiled as the binary is, which links in less time, too. C is for the race detector.
+# All is compiled as the binary is, which links in less time, too. C is for the race detector, and for
+# PostgreSQL's parser, with which parsertest compares.
 export CGO_ENABLED = 0
 
 TOOLS := $(CURDIR)/.cache/tools
@@ -125,7 +126,7 @@ schema: $(TOOLS)/gotestsum ## Run the schema's tests on every version of Postgre
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (20s)
-	tools/fuzz $(FUZZTIME)
+	CGO_ENABLED=1 tools/fuzz $(FUZZTIME)
 
 .PHONY: bench
 bench: build ## Compare speed side by side: direct, fenced, PgBouncer
