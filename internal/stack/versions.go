@@ -19,15 +19,15 @@ var OldAndNew = []int{15, 18}
 // the commands under test would read.
 var more = os.Getenv("WIREFENCE_TEST_MORE") != ""
 
-// alone says that Go, Redis and the distribution's PostgreSQL have to do: with -short, unless
-// there is more. Flags must have been parsed.
-func alone() bool { return testing.Short() && !more }
+// Alone says that Go, Redis and the distribution's PostgreSQL have to do, and four minutes: with -short,
+// unless there is more. Flags must have been parsed.
+func Alone() bool { return testing.Short() && !more }
 
 // Versions are all installed versions of PostgreSQL. With -short they are the distribution's, or
 // where there is more those of OldAndNew that make test doesn't have. Flags must have been parsed.
 func Versions() []int {
 	switch {
-	case alone():
+	case Alone():
 		return []int{servers.DefaultVersion()}
 	case testing.Short():
 		return others(OldAndNew)
@@ -44,7 +44,7 @@ func others(versions []int) []int {
 // Version is the one to start for a test that asks for one, or for 0: the distribution's
 // where no other has to be there.
 func Version(major int) int {
-	if major == 0 || alone() {
+	if major == 0 || Alone() {
 		return servers.DefaultVersion()
 	}
 	return major
@@ -53,7 +53,7 @@ func Version(major int) int {
 // Some returns the versions that a test runs on: all of these, or with -short one of them that make
 // test doesn't have, which its name decides, or the distribution's.
 func Some(t testing.TB, versions []int) []int {
-	if alone() {
+	if Alone() {
 		return Versions()
 	}
 	if !testing.Short() {
@@ -82,7 +82,7 @@ func OnEach(t *testing.T, versions []int, test func(t *testing.T, major int)) {
 // where these are all, or that would take a good part of make test. make more runs it.
 func NeedsMore(t testing.TB, what string) {
 	t.Helper()
-	if alone() {
+	if Alone() {
 		t.Skip("left to make more: it needs " + what)
 	}
 }

@@ -116,13 +116,13 @@ var cuts = []struct {
 
 // TestScripts runs every script direct and through the proxy, without a fence and
 // with one that is checked or held; the answers must be equal, but for what a script
-// says. Sessions without a fence get them whole, byte by byte and cut at random. Where time
-// is short two ways are tried where there is one version alone.
+// says. Sessions without a fence get them whole, byte by byte and cut at random. In make
+// test two of the ways are tried.
 //
 // Evidence: I6
 func TestScripts(t *testing.T) {
 	some := carriers
-	if testing.Short() && slices.Equal(majors, []int{stack.Version(0)}) {
+	if stack.Alone() {
 		some = []carrier{unfenced, heldComment}
 	}
 	for _, major := range majors {
