@@ -168,6 +168,7 @@ func TestAMigrationGivesWay(t *testing.T) {
 // unprivileged role gets the complete list of statements at once, and they are sufficient
 // on every version: the rules for roles changed in 16.
 func TestRolesAndRightsOfANewCluster(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	const forget = `DROP SCHEMA wirefence CASCADE; DROP OWNED BY wirefence_owner, wirefence_issuer, wirefence_bypass;
 		DROP ROLE wirefence_owner, wirefence_issuer, wirefence_bypass`
 	stack.OnEach(t, stack.Versions(), func(t *testing.T, major int) {

@@ -102,6 +102,7 @@ func TestRowsIntoGuardedTables(t *testing.T) {
 
 // The rows of the schema wirefence are part of a dump.
 func TestADumpWithoutData(t *testing.T) {
+	stack.NeedsMore(t, "1 s of CPU")
 	t.Parallel()
 	source := toDump(t)
 	restored := forRestore(t, source.Postgres)
@@ -211,6 +212,7 @@ func TestTokensBehindPgUpgrade(t *testing.T) {
 
 // pg_dumpall restores roles, memberships included.
 func TestRolesOfADump(t *testing.T) {
+	stack.NeedsMore(t, "1 s of CPU")
 	t.Parallel()
 	source := toDump(t)
 	server := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{Major: source.Major})).EndWith(t)
@@ -226,6 +228,7 @@ func TestRolesOfADump(t *testing.T) {
 // A dump of some tables contains their triggers, which judge tokens, but not the
 // declarations.
 func TestADumpOfSomeTables(t *testing.T) {
+	stack.NeedsMore(t, "1 s of CPU")
 	t.Parallel()
 	source := toDump(t)
 	some := custom.dumpTo(t, source, "-t", "public.orders", "-t", "public.lines")

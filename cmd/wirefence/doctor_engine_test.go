@@ -101,6 +101,7 @@ func TestMigratingWhatIsNotFit(t *testing.T) {
 
 // The old primary goes on beside the new one.
 func TestDoctorOfTwoPrimaries(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	t.Parallel()
 	pg := startHealthy(t)
 	t.Cleanup(pg.Close)

@@ -405,6 +405,7 @@ func TestDoctorFindsStuckTransactions(t *testing.T) {
 
 // What replicates into guarded tables is found: subscriptions, and extensions by their names.
 func TestDoctorFindsASecondWriterByReplication(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	t.Parallel()
 	pg := startHealthy(t) // the walsenders would count at the shared one
 	t.Cleanup(pg.Close)

@@ -164,6 +164,7 @@ func TestLockClosesItsListenerWithItsLease(t *testing.T) {
 // Clients log in with their own passwords, which they find in a variable, a password file or a
 // service, and the server is reached by TLS as libpq's variables demand.
 func TestLockPassesPasswordsThrough(t *testing.T) {
+	stack.NeedsMore(t, "1 s of CPU")
 	t.Parallel()
 	a := authority.New(t)
 	pair := a.Issue(t, "localhost", "127.0.0.1")

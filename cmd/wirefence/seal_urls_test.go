@@ -40,6 +40,7 @@ func reaches(t *testing.T, connection string) string {
 // A command runs under a lease that is sealed in three databases, in whatever store it is, and
 // under none if one of them is away.
 func TestLockSealsInSeveralDatabases(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	t.Parallel()
 	for name, store := range map[string][]string{"PostgreSQL": nil, "Redis": {"WIREFENCE_REDIS_URL=" + redisServer(t).URL()}} {
 		t.Run(name, func(t *testing.T) {

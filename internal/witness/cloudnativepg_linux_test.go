@@ -22,6 +22,7 @@ import (
 // The pods of a Cluster are two servers with addresses of their own, and its Service is a network that
 // leads new connections to the primary, and leaves open ones where they are.
 func TestAClusterOfCloudNativePG(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	pods := map[string]string{"app-1": "127.0.0.2", "app-2": "127.0.0.3"}
 	old := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{
 		Settings: map[string]string{"listen_addresses": "127.0.0.1,127.0.0.2,127.0.0.3"}})).EndWith(t)

@@ -181,6 +181,7 @@ func TestFrozenProxyWithAnOpenTransaction(t *testing.T) {
 // A proxy is frozen while it waits for a hold, so it does not learn that the server grants the
 // lock.
 func TestFrozenProxyThatTakesAHold(t *testing.T) {
+	stack.NeedsMore(t, "3 s of CPU")
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		w.preempt(t, nil)
 		c, behind := w.startProxy(t)

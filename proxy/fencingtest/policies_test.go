@@ -100,6 +100,7 @@ func TestShadowLetsAllPassAndTells(t *testing.T) {
 }
 
 func TestLargeStatements(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	onEach(t, oldAndNew, func(t *testing.T, w *world) {
 		w = w.own(t, proxy.Options{MaxStatement: 4 << 10})
 		w.Exec(t, "create table large (a text)")

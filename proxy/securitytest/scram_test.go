@@ -68,6 +68,7 @@ func TestScramWithTLSOnEitherSide(t *testing.T) {
 // In a chain of two proxies with TLS at both ends, one of them must authenticate clients, or each if there is TLS between
 // them, too. Otherwise the client is told so.
 func TestScramThroughTwoProxies(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	t.Parallel()
 	w := start(t, 0)
 	users := w.userFile(t, []string{"alice"})

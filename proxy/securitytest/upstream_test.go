@@ -13,6 +13,7 @@ import (
 
 // Every sslmode before servers that take TLS, that want it, and that have none.
 func TestTLSOfTheUpstream(t *testing.T) {
+	stack.NeedsMore(t, "2 s of CPU")
 	t.Parallel()
 	w := start(t, 15)
 	plain := stack.Started(servers.StartPostgres(t.Context(), servers.PostgresConfig{})).EndWith(t)
