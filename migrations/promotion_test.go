@@ -46,8 +46,8 @@ func failOver(t *testing.T, primary, standby database) {
 // promoted.
 func wantFormer(t *testing.T, db database, fence string) {
 	t.Helper()
+	app := db.app(t)
 	for _, isolation := range isolations {
-		app := db.app(t)
 		mustExec(t, app, "SET default_transaction_isolation = '"+isolation+"'")
 		err := exec(app, "SELECT wirefence.check($1)", fence)
 		wantCode(t, err, "WF001")
@@ -55,7 +55,7 @@ func wantFormer(t *testing.T, db database, fence string) {
 			t.Errorf("check of %s in %s: %s", fence, isolation, refusal.Detail)
 		}
 	}
-	app := db.app(t)
+	mustExec(t, app, "RESET default_transaction_isolation")
 	for _, manner := range []string{"group", "exchange", "needed"} {
 		wantCode(t, exec(app, "SELECT wirefence.proxy_hold(7, $1, NULL, 'nothing', false, $2)", fence, manner), "WF001")
 	}
@@ -65,14 +65,15 @@ func wantFormer(t *testing.T, db database, fence string) {
 
 func wantCurrent(t *testing.T, db database, fence string) {
 	t.Helper()
+	app := db.app(t)
 	for _, isolation := range isolations {
-		app := db.app(t)
 		mustExec(t, app, "SET default_transaction_isolation = '"+isolation+"'")
 		if err := exec(app, "SELECT wirefence.check($1)", fence); err != nil {
 			t.Errorf("check of %s in %s: %v", fence, isolation, err)
 		}
 	}
-	hold(t, db.app(t), fence)
+	mustExec(t, app, "RESET default_transaction_isolation")
+	hold(t, app, fence)
 }
 
 // granted acquires the lease of a resource, frees it, and returns the token.

@@ -162,19 +162,34 @@ func TestSettingsOfTheDocsExist(t *testing.T) {
 }
 
 // The names are put together here, so that this file doesn't hold them.
-var foreign = regexp.MustCompile(strings.Join([]string{
-	`(^|[^\w.-])/wo` + `rk/`, `\.lib` + `rary\b`,
-	`\b(proxy|sum)\.gol` + `ang\.org`, `\bregistry\.(npm` + `js|yarn` + `pkg)\b`, `\bregistry-1\.dock` + `er\.io`,
-	`\b(deb|security)\.deb` + `ian\.org`, `\b(archive|security)\.ubu` + `ntu\.com`, `\bapt\.postg` + `resql\.org`,
-	`\b(files\.pythonho` + `sted|pypi)\.org`, `\brepo1?\.mav` + `en\.`, `\bcrates` + `\.io`, `\brubyg` + `ems\.org`,
-	`\b(gcr|ghcr|quay)` + `\.io`,
-}, "|"))
+var foreign = []string{
+	".lib" + "rary", "proxy.gol" + "ang.org", "sum.gol" + "ang.org", "registry.npm" + "js", "registry.yarn" + "pkg", "registry-1.dock" + "er.io",
+	"deb.deb" + "ian.org", "security.deb" + "ian.org", "archive.ubu" + "ntu.com", "security.ubu" + "ntu.com", "apt.postg" + "resql.org",
+	"files.pythonho" + "sted.org", "py" + "pi.org", "repo.mav" + "en.", "repo1.mav" + "en.", "crates" + ".io", "rubyg" + "ems.org",
+	"gcr" + ".io", "ghcr" + ".io", "quay" + ".io",
+}
+
+var ofOneMachine = regexp.MustCompile(`(^|[^\w.-])/wo` + `rk/`)
+
+// foreignTo returns what of a line is foreign, "" for nothing. To search for each name takes a tenth of the
+// time of one expression.
+func foreignTo(line string) string {
+	for _, name := range foreign {
+		if strings.Contains(line, name) {
+			return name
+		}
+	}
+	if strings.Contains(line, "/wo"+"rk/") {
+		return ofOneMachine.FindString(line)
+	}
+	return ""
+}
 
 func TestNothingForeign(t *testing.T) {
 	t.Parallel()
 	for name, text := range files(t) {
 		for n, line := range strings.Split(text, "\n") {
-			if found := foreign.FindString(line); found != "" {
+			if found := foreignTo(line); found != "" {
 				t.Errorf("%s:%d names %q: a registry's host, or a path of one machine", name, n+1, found)
 			}
 		}
@@ -186,12 +201,12 @@ func TestForeignIsNoticed(t *testing.T) {
 	for _, text := range []string{
 		"see /wo" + "rk/main", `"resolved": "https://registry.npm` + `js.org/pg"`, "FROM ghcr" + ".io/a/b", "https://proxy.gol" + "ang.org",
 	} {
-		if !foreign.MatchString(text) {
+		if foreignTo(text) == "" {
 			t.Errorf("%q is not noticed", text)
 		}
 	}
 	for _, text := range []string{"golang.org/x/sys", "a/work/b", "postgres:18", "http://www.apache.org"} {
-		if foreign.MatchString(text) {
+		if foreignTo(text) != "" {
 			t.Errorf("%q is taken for foreign", text)
 		}
 	}
